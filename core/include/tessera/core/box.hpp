@@ -1,9 +1,8 @@
 #pragma once
 
 #include <algorithm>
-#include <vector>
-
 #include <tessera/core/shape.hpp>
+#include <vector>
 
 namespace tessera {
 
@@ -14,7 +13,9 @@ struct Interval {
 
   constexpr std::int64_t size() const { return hi > lo ? hi - lo : 0; }
   constexpr bool empty() const { return hi <= lo; }
-  constexpr bool contains(Interval inner) const { return inner.empty() || (lo <= inner.lo && inner.hi <= hi); }
+  constexpr bool contains(Interval inner) const {
+    return inner.empty() || (lo <= inner.lo && inner.hi <= hi);
+  }
   friend constexpr bool operator==(Interval a, Interval b) = default;
 };
 
@@ -65,8 +66,9 @@ std::ostream& operator<<(std::ostream& out, const Box& box);
 /// The common part; empty when there is none.
 Box intersect(const Box& a, const Box& b);
 
-/// `outer` without `inner` as at most 2 * dims disjoint boxes, in a fixed order (low side, high side per dimension,
-/// outermost dimension first). `inner` is clipped to `outer`; an empty `inner` yields `outer` itself.
+/// `outer` without `inner` as at most 2 * dims disjoint boxes, in a fixed order (low side, high
+/// side per dimension, outermost dimension first). `inner` is clipped to `outer`; an empty `inner`
+/// yields `outer` itself.
 std::vector<Box> difference(const Box& outer, const Box& inner);
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-
 #include <tessera/core/error.hpp>
 
 namespace tessera {
@@ -11,7 +10,8 @@ namespace tessera {
 /// Element types.
 enum class DType : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt32, kInt64, kUInt8, kBool };
 
-/// 16-bit float with the exponent range of fp32; arithmetic is done in fp32, rounding is to nearest even.
+/// 16-bit float with the exponent range of fp32; arithmetic is done in fp32, rounding is to nearest
+/// even.
 struct BFloat16 {
   std::uint16_t bits = 0;
 
@@ -19,12 +19,15 @@ struct BFloat16 {
   explicit BFloat16(float value) {
     const auto u = std::bit_cast<std::uint32_t>(value);
     if ((u & 0x7fffffffu) > 0x7f800000u) {
-      bits = static_cast<std::uint16_t>((u >> 16) | 0x40u);  // a NaN must stay one when its low bits are cut
+      bits = static_cast<std::uint16_t>((u >> 16) |
+                                        0x40u);  // a NaN must stay one when its low bits are cut
     } else {
       bits = static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
     }
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  explicit operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
 };
 
 /// Bytes of one element.
@@ -138,7 +141,8 @@ decltype(auto) visit_floating(const char* op, DType dtype, F&& f) {
     case DType::kBFloat16:
       return f.template operator()<BFloat16>();
     default:
-      throw DTypeError(str(op, ": element type ", name(dtype), " is not a floating type. Cast it first."));
+      throw DTypeError(
+          str(op, ": element type ", name(dtype), " is not a floating type. Cast it first."));
   }
 }
 

@@ -16,8 +16,8 @@ std::string str(const Args&... args) {
 
 /// Base of every error that Tessera throws. Messages read `op: problem (why). what to do`.
 ///
-/// Errors that follow from global metadata (shapes, layouts, dtypes) are thrown on every rank alike, before anything
-/// is sent, and leave all state unchanged.
+/// Errors that follow from global metadata (shapes, layouts, dtypes) are thrown on every rank
+/// alike, before anything is sent, and leave all state unchanged.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-
 #include <tessera/core/ref.hpp>
 
 namespace tessera {
@@ -17,11 +16,11 @@ struct Device {
 std::string str(Device device);
 
 struct MemoryStats {
-  std::int64_t live_bytes = 0;     ///< handed out now
-  std::int64_t peak_bytes = 0;     ///< most handed out since reset_peak()
-  std::int64_t cached_bytes = 0;   ///< free, kept for reuse
-  std::int64_t limit_bytes = 0;    ///< 0: none
-  std::int64_t allocations = 0;    ///< blocks handed out since start
+  std::int64_t live_bytes = 0;    ///< handed out now
+  std::int64_t peak_bytes = 0;    ///< most handed out since reset_peak()
+  std::int64_t cached_bytes = 0;  ///< free, kept for reuse
+  std::int64_t limit_bytes = 0;   ///< 0: none
+  std::int64_t allocations = 0;   ///< blocks handed out since start
 };
 
 /// A block of the memory pool. Elements are not initialised. 64-byte aligned.
@@ -46,12 +45,13 @@ class Buffer : public RefCounted {
   Device device_;
 };
 
-/// One pool per device: size-class free lists, counters, and a limit (`TESSERA_MEMORY_LIMIT=2GiB`, per process).
+/// One pool per device: size-class free lists, counters, and a limit (`TESSERA_MEMORY_LIMIT=2GiB`,
+/// per process).
 class MemoryPool {
  public:
   static MemoryPool& of(Device device);
-  /// Throws OutOfMemory naming the op, the largest live blocks with the ops that made them, and the smallest number of
-  /// ranks over which the live bytes would fit.
+  /// Throws OutOfMemory naming the op, the largest live blocks with the ops that made them, and the
+  /// smallest number of ranks over which the live bytes would fit.
   Ref<Buffer> allocate(std::size_t bytes);
   MemoryStats stats() const;
   void reset_peak();

@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-/// This process among all processes of the job; `Runtime` sets it, the default is one process alone.
+/// This process among all processes of the job; `Runtime` sets it, the default is one process
+/// alone.
 struct Process {
   int rank = 0;
   int count = 1;
@@ -28,8 +29,8 @@ struct MeshAxis {
 
 /// Ranks arranged on a grid with named axes, e.g. `Mesh::world({{"data", 2}, {"h", 2}, {"w", 4}})`.
 ///
-/// Pure geometry: no communication. Mesh ranks run row-major over the axes, the last axis innermost. Equal meshes are
-/// the same object (a Mesh is a cheap handle, compared by pointer).
+/// Pure geometry: no communication. Mesh ranks run row-major over the axes, the last axis
+/// innermost. Equal meshes are the same object (a Mesh is a cheap handle, compared by pointer).
 class Mesh {
  public:
   /// An undefined handle.
@@ -68,7 +69,8 @@ class Mesh {
   int parts(AxisMask mask) const;
   /// Mesh ranks that share every coordinate of `rank` outside `mask`, in rank order.
   std::vector<int> group(int rank, AxisMask mask) const;
-  /// The ranks whose position along `axis` is `coordinate`, without that axis: one stage of a pipeline, say.
+  /// The ranks whose position along `axis` is `coordinate`, without that axis: one stage of a
+  /// pipeline, say.
   Mesh slice(std::string_view axis, int coordinate) const;
 
   /// Content hash, the same on every rank and in every run.

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <span>
 #include <string>
-
 #include <tessera/core/error.hpp>
 
 namespace tessera {
@@ -79,7 +78,8 @@ class Dims {
   std::string str() const;
 
  private:
-  std::array<std::int64_t, kMaxDims> values_{};  // unused slots stay 0, so that equal lists have equal bytes
+  std::array<std::int64_t, kMaxDims>
+      values_{};  // unused slots stay 0, so that equal lists have equal bytes
   std::int32_t size_ = 0;
   std::int32_t unused_ = 0;
 };
@@ -96,7 +96,8 @@ Strides row_major(const Shape& shape);
 /// Maps a dimension given as -n..n-1 to 0..n-1; throws ShapeError naming `op` when it is outside.
 int wrap_dim(const char* op, std::int64_t dim, int dims);
 
-/// The shape that `a` and `b` broadcast to (trailing dimensions aligned, 1 stretches); throws ShapeError naming `op`.
+/// The shape that `a` and `b` broadcast to (trailing dimensions aligned, 1 stretches); throws
+/// ShapeError naming `op`.
 Shape broadcast_shape(const char* op, const Shape& a, const Shape& b);
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <functional>
 #include <initializer_list>
 #include <string>
-
 #include <tessera/core/layout.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/core/view.hpp>
@@ -15,8 +14,9 @@ class GradientState : public RefCounted {};
 
 /// A tensor: its global value, and a layout that says where the pieces live.
 ///
-/// A cheap shared handle. `shape()` is global; what concerns this rank alone says `local_`. Values do not change after
-/// creation except through `mutable_local()`, which is for optimisers and buffers.
+/// A cheap shared handle. `shape()` is global; what concerns this rank alone says `local_`. Values
+/// do not change after creation except through `mutable_local()`, which is for optimisers and
+/// buffers.
 class Tensor {
  public:
   /// An undefined handle.
@@ -25,7 +25,9 @@ class Tensor {
   /// Uninitialised values.
   static Tensor empty(const Layout& layout, DType dtype = DType::kFloat32, Device device = {});
   static Tensor full(const Layout& layout, double value, DType dtype = DType::kFloat32);
-  static Tensor zeros(const Layout& layout, DType dtype = DType::kFloat32) { return full(layout, 0.0, dtype); }
+  static Tensor zeros(const Layout& layout, DType dtype = DType::kFloat32) {
+    return full(layout, 0.0, dtype);
+  }
   /// A copy of this rank's part; throws ShapeError when `local` has not the layout's local shape.
   static Tensor from_local(const View& local, const Layout& layout);
   /// value = f(global index), evaluated for the owned part only.
@@ -50,7 +52,9 @@ class Tensor {
   const Shape& local_shape() const { return impl_->layout.local_shape(); }
   const Box& local_box() const { return impl_->layout.local_box(); }
   /// This rank's part; read only, no gradient.
-  View local() const { return {impl_->data, impl_->dtype, impl_->layout.local_shape(), impl_->strides}; }
+  View local() const {
+    return {impl_->data, impl_->dtype, impl_->layout.local_shape(), impl_->strides};
+  }
   /// This rank's part for in-place changes; marks the buffer as changed.
   View mutable_local() const;
   /// Bytes of this rank's part.
@@ -60,8 +64,8 @@ class Tensor {
   const Ref<Buffer>& buffer() const { return impl_->buffer; }
   std::uint32_t version() const { return impl_->buffer->version(); }
 
-  /// The value of a tensor with one element; throws LayoutError while it is Partial, on every rank that reads, and
-  /// on ranks that do not hold it. Never communicates.
+  /// The value of a tensor with one element; throws LayoutError while it is Partial, on every rank
+  /// that reads, and on ranks that do not hold it. Never communicates.
   double item() const;
   /// The element at a global index that this rank owns, as double; for tests and printing.
   double at(const Index& index) const;

@@ -6,7 +6,8 @@ namespace tessera {
 int thread_count();
 void set_thread_count(int threads);
 
-/// Called by kernels between tiles so that messages move while they compute. Installed by `parallel`.
+/// Called by kernels between tiles so that messages move while they compute. Installed by
+/// `parallel`.
 using ProgressFunction = void (*)();
 void set_progress_function(ProgressFunction f);
 void poll_progress();

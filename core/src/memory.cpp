@@ -1,0 +1,218 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <tessera/core/error.hpp>
+#include <tessera/core/memory.hpp>
+#include <tessera/core/mesh.hpp>
+#include <unordered_set>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+thread_local const char* current_op = "allocation";
+
+/// Small blocks come in powers of two, larger ones in steps of an eighth of their power, so at
+/// most 12.5 % is lost.
+std::size_t block_size(std::size_t bytes) {
+  if (bytes <= 64) return 64;
+  const int log2 = 63 - __builtin_clzll(bytes - 1);
+  const std::size_t step = bytes <= 4096 ? std::size_t{1} << log2 : std::size_t{1} << (log2 - 3);
+  return (bytes + step - 1) / step * step;
+}
+
+/// Bytes of free blocks that are kept at most, beyond which the largest go back to the system.
+constexpr std::int64_t kLargeBlock = 1 << 20;
+
+}  // namespace
+
+std::string str(Device device) {
+  return device.kind == Device::kCpu ? "cpu" : str("cuda:", static_cast<int>(device.index));
+}
+
+AllocationScope::AllocationScope(const char* op) : previous_(current_op) { current_op = op; }
+AllocationScope::~AllocationScope() { current_op = previous_; }
+
+struct MemoryPool::State {
+  std::mutex mutex;
+  Device device;
+  MemoryStats stats;
+  std::uint64_t serial = 0;
+  std::map<std::size_t, std::vector<std::byte*>> free;
+  std::unordered_set<const Buffer*> live;
+
+  void drop_cached() {
+    for (auto& [size, blocks] : free) {
+      for (std::byte* block : blocks) std::free(block);
+      stats.cached_bytes -= static_cast<std::int64_t>(size * blocks.size());
+    }
+    free.clear();
+  }
+  [[noreturn]] void out_of_memory(std::size_t bytes) const;
+};
+
+void MemoryPool::State::out_of_memory(std::size_t bytes) const {
+  std::vector<const Buffer*> largest(live.begin(), live.end());
+  std::sort(largest.begin(), largest.end(), [](const Buffer* a, const Buffer* b) {
+    return a->block_bytes_ != b->block_bytes_ ? a->block_bytes_ > b->block_bytes_
+                                              : a->serial_ < b->serial_;
+  });
+  std::string text =
+      str("memory: ", current_op, " asks for ", format_bytes(static_cast<std::int64_t>(bytes)),
+          " on ", str(device), " of rank ", process().rank, ", ", format_bytes(stats.live_bytes),
+          " are in use");
+  if (stats.limit_bytes > 0) text += str(" and the limit is ", format_bytes(stats.limit_bytes));
+  text += ". Largest live blocks:";
+  for (std::size_t i = 0; i < std::min<std::size_t>(5, largest.size()); ++i) {
+    text += str(i ? ", " : " ", format_bytes(static_cast<std::int64_t>(largest[i]->block_bytes_)),
+                " by ", largest[i]->op_);
+  }
+  if (stats.limit_bytes > 0) {
+    const double total = static_cast<double>(stats.live_bytes) + static_cast<double>(bytes);
+    const double factor = std::ceil(total / static_cast<double>(stats.limit_bytes));
+    text += str(". Split the domain over at least ",
+                static_cast<std::int64_t>(factor) * process().count,
+                " ranks, reduce the size, or raise TESSERA_MEMORY_LIMIT.");
+  } else {
+    text += ". Split the domain over more ranks, or reduce the size.";
+  }
+  throw OutOfMemory(text);
+}
+
+MemoryPool::MemoryPool(Device device) : state_(new State) {
+  state_->device = device;
+  if (const char* limit = std::getenv("TESSERA_MEMORY_LIMIT"))
+    state_->stats.limit_bytes = parse_bytes(limit);
+}
+
+MemoryPool& MemoryPool::of(Device device) {
+  if (device.kind != Device::kCpu) {
+    throw DeviceError(str("memory: no pool for ", str(device), " in this build. Use the CPU."));
+  }
+  static auto* pool = new MemoryPool(Device{});  // outlives static tensors
+  return *pool;
+}
+
+Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
+  const std::size_t block = block_size(bytes);
+  const std::lock_guard lock(state_->mutex);
+  MemoryStats& stats = state_->stats;
+  const auto wanted = static_cast<std::int64_t>(block);
+  if (stats.limit_bytes > 0 && stats.live_bytes + wanted > stats.limit_bytes)
+    state_->out_of_memory(bytes);
+
+  std::byte* data = nullptr;
+  if (const auto it = state_->free.find(block); it != state_->free.end() && !it->second.empty()) {
+    data = it->second.back();
+    it->second.pop_back();
+    stats.cached_bytes -= wanted;
+  } else {
+    if (stats.limit_bytes > 0 &&
+        stats.live_bytes + stats.cached_bytes + wanted > stats.limit_bytes) {
+      state_->drop_cached();
+    }
+    data = static_cast<std::byte*>(std::aligned_alloc(64, block));
+    if (data == nullptr) {
+      state_->drop_cached();
+      data = static_cast<std::byte*>(std::aligned_alloc(64, block));
+    }
+    if (data == nullptr) state_->out_of_memory(bytes);
+  }
+  Ref<Buffer> buffer(new Buffer);
+  buffer->data_ = data;
+  buffer->bytes_ = bytes;
+  buffer->block_bytes_ = block;
+  buffer->device_ = state_->device;
+  buffer->op_ = current_op;
+  buffer->serial_ = ++state_->serial;
+  state_->live.insert(buffer.get());
+  stats.live_bytes += wanted;
+  stats.peak_bytes = std::max(stats.peak_bytes, stats.live_bytes);
+  ++stats.allocations;
+  return buffer;
+}
+
+void MemoryPool::recycle(const Buffer& buffer) {
+  const std::lock_guard lock(state_->mutex);
+  MemoryStats& stats = state_->stats;
+  const auto size = static_cast<std::int64_t>(buffer.block_bytes_);
+  state_->live.erase(&buffer);
+  stats.live_bytes -= size;
+  // Large blocks are kept only while they fit under the peak: the process never holds more than it
+  // once needed.
+  if (size >= kLargeBlock && stats.live_bytes + stats.cached_bytes + size > stats.peak_bytes) {
+    std::free(buffer.data_);
+    return;
+  }
+  state_->free[buffer.block_bytes_].push_back(buffer.data_);
+  stats.cached_bytes += size;
+}
+
+void Buffer::dispose() const {
+  MemoryPool::of(device_).recycle(*this);
+  delete this;
+}
+
+MemoryStats MemoryPool::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->stats;
+}
+
+void MemoryPool::reset_peak() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stats.peak_bytes = state_->stats.live_bytes;
+}
+
+void MemoryPool::set_limit(std::int64_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  state_->stats.limit_bytes = bytes;
+}
+
+void MemoryPool::release_cached() {
+  const std::lock_guard lock(state_->mutex);
+  state_->drop_cached();
+}
+
+std::int64_t parse_bytes(const std::string& text) {
+  const auto bad = [&] {
+    return UsageError(
+        str("memory: '", text, "' is not a size. Write e.g. 2GiB, 500MB or 1048576."));
+  };
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || !(value >= 0) || std::isinf(value)) throw bad();
+  std::string unit(end);
+  unit.erase(std::remove(unit.begin(), unit.end(), ' '), unit.end());
+  static const std::map<std::string, double> units = {{"", 1.0},
+                                                      {"B", 1.0},
+                                                      {"KB", 1e3},
+                                                      {"MB", 1e6},
+                                                      {"GB", 1e9},
+                                                      {"TB", 1e12},
+                                                      {"KiB", 1024.0},
+                                                      {"MiB", 1048576.0},
+                                                      {"GiB", 1073741824.0},
+                                                      {"TiB", 1099511627776.0}};
+  const auto it = units.find(unit);
+  if (it == units.end() || value * it->second > 9e18) throw bad();
+  return static_cast<std::int64_t>(value * it->second);
+}
+
+std::string format_bytes(std::int64_t bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024.0 && unit < 5) {
+    value /= 1024.0;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+  return text;
+}
+
+}  // namespace tessera
