@@ -53,7 +53,7 @@ class Tensor {
   const Box& local_box() const { return impl_->layout.local_box(); }
   /// This rank's part; read only, no gradient.
   View local() const {
-    return {impl_->data, impl_->dtype, impl_->layout.local_shape(), impl_->strides};
+    return {impl_->data, impl_->dtype, impl_->layout.local_shape(), impl_->strides, device()};
   }
   /// This rank's part for in-place changes; marks the buffer as changed.
   View mutable_local() const;

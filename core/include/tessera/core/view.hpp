@@ -2,6 +2,7 @@
 
 #include <tessera/core/box.hpp>
 #include <tessera/core/dtype.hpp>
+#include <tessera/core/memory.hpp>
 
 namespace tessera {
 
@@ -12,10 +13,11 @@ struct View {
   DType dtype = DType::kFloat32;
   Shape shape;
   Strides strides;
+  Device device = {};
 
   /// A dense row-major view.
-  static View dense(void* data, DType dtype, const Shape& shape) {
-    return {data, dtype, shape, row_major(shape)};
+  static View dense(void* data, DType dtype, const Shape& shape, Device device = {}) {
+    return {data, dtype, shape, row_major(shape), device};
   }
 
   int dims() const { return shape.size(); }
