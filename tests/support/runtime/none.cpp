@@ -1,0 +1,7 @@
+#include "support/runtime.hpp"
+
+namespace tessera::test {
+
+std::shared_ptr<void> start_runtime(int, char**) { return nullptr; }
+
+}  // namespace tessera::test
