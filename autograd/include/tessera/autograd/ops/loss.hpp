@@ -1,0 +1,18 @@
+#pragma once
+
+#include <tessera/core/tensor.hpp>
+
+namespace tessera {
+
+// Means over all elements of the global tensors: a replicated scalar, divided by the global count.
+// `weight` (same shape, or undefined) masks or weighs elements; the divisor is then its global sum.
+
+Tensor mse_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight = {});
+Tensor l1_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight = {});
+/// Quadratic below `delta`, linear above (Huber 1964).
+Tensor huber_loss(const Tensor& prediction,
+                  const Tensor& target,
+                  double delta = 1.0,
+                  const Tensor& weight = {});
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <tessera/core/tensor.hpp>
+
+namespace tessera {
+
+/// Activation that a fused op applies to its result.
+enum class Activation : std::uint8_t { kNone, kRelu, kSilu, kGelu };
+
+/// Group normalisation (Wu & He 2018) of x [N, domain..., C] over the domain and the C / groups
+/// channels of each group: y = act((x - mean) / sqrt(var + eps) * gamma + beta); gamma, beta [C] or
+/// both undefined. Statistics are merged as (n, mean, M2) in at least fp32; with the domain split
+/// they take one small exchange. Only x and the statistics are kept for backward.
+Tensor group_norm(const Tensor& x,
+                  const Tensor& gamma,
+                  const Tensor& beta,
+                  std::int64_t groups,
+                  double eps = 1e-5,
+                  Activation activation = Activation::kNone);
+
+}  // namespace tessera
