@@ -1,0 +1,148 @@
+#include "io/posix_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <tessera/core/error.hpp>
+#include <utility>
+
+namespace tessera::io {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& problem, int error) {
+  throw IoError(str(path, ": ", problem, " (", std::strerror(error), ")."));
+}
+
+std::string directory_of(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+File File::open_with(const std::string& path, int flags, const char* verb) {
+  // O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end.
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (fd < 0) fail(path, str("cannot be ", verb), errno);
+  File file(path, fd);
+  struct stat status;
+  if (::fstat(fd, &status) != 0) fail(path, "cannot be examined", errno);
+  if (!S_ISREG(status.st_mode))
+    throw IoError(str(path, ": not a regular file. Give the path of a file."));
+  return file;
+}
+
+File File::open(const std::string& path) { return open_with(path, O_RDONLY, "opened"); }
+File File::create(const std::string& path) {
+  return open_with(path, O_RDWR | O_CREAT | O_TRUNC, "created");
+}
+File File::modify(const std::string& path) { return open_with(path, O_RDWR, "opened for writing"); }
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::int64_t File::size() const {
+  struct stat status;
+  if (::fstat(fd_, &status) != 0) fail(path_, "cannot be examined", errno);
+  return status.st_size;
+}
+
+void File::read(void* data, std::int64_t bytes, std::int64_t offset) const {
+  auto* to = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_, to, static_cast<std::size_t>(bytes), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path_, str("cannot be read at byte ", offset), errno);
+    if (n == 0)
+      throw IoError(str(path_, ": ends at byte ", offset, " (", bytes, " more bytes expected)."));
+    to += n;
+    bytes -= n;
+    offset += n;
+  }
+}
+
+void File::write(const void* data, std::int64_t bytes, std::int64_t offset) const {
+  const auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, from, static_cast<std::size_t>(bytes), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path_, "cannot be written", errno);
+    from += n;
+    bytes -= n;
+    offset += n;
+  }
+}
+
+void File::resize(std::int64_t bytes) const {
+  if (::ftruncate(fd_, bytes) != 0)
+    fail(path_, str("cannot be resized to ", bytes, " bytes"), errno);
+}
+
+void File::sync() const {
+  if (::fsync(fd_) != 0) fail(path_, "cannot be brought to disk", errno);
+}
+
+std::string temporary_name(const std::string& path, std::int64_t id) {
+  char digits[20];
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(id));
+  return path + ".tmp-" + digits;
+}
+
+std::int64_t unique_id() {
+  static std::atomic<std::uint32_t> calls{0};
+  const auto clock = std::chrono::steady_clock::now().time_since_epoch().count();
+  const auto pid = static_cast<std::uint64_t>(::getpid());
+  return static_cast<std::int64_t>((static_cast<std::uint64_t>(clock) << 24) ^ (pid << 8) ^
+                                   calls++);
+}
+
+void commit_file(const std::string& temporary, const std::string& path) {
+  if (std::rename(temporary.c_str(), path.c_str()) != 0)
+    fail(path, str("cannot take the place of ", temporary), errno);
+  const std::string directory = directory_of(path);
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail(directory, "cannot be opened", errno);
+  const int result = ::fsync(fd);
+  const int error = errno;
+  ::close(fd);
+  // Some network file systems have no fsync of directories.
+  if (result != 0 && error != EINVAL && error != ENOTSUP)
+    fail(directory, "cannot be brought to disk", error);
+}
+
+void remove_quietly(const std::string& path) noexcept { ::unlink(path.c_str()); }
+
+void write_file_atomically(const std::string& path, const std::string& content) {
+  const std::string temporary = temporary_name(path, unique_id());
+  try {
+    {
+      const File file = File::create(temporary);
+      file.write(content.data(), static_cast<std::int64_t>(content.size()), 0);
+      file.sync();
+    }
+    commit_file(temporary, path);
+  } catch (...) {
+    remove_quietly(temporary);
+    throw;
+  }
+}
+
+std::string read_text_file(const std::string& path) {
+  const File file = File::open(path);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(text.data(), static_cast<std::int64_t>(text.size()), 0);
+  return text;
+}
+
+}  // namespace tessera::io

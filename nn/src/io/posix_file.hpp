@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tessera::io {
+
+/// A file descriptor; every failure is an IoError that names the file and the reason.
+class File {
+ public:
+  /// Opens a regular file for reading.
+  static File open(const std::string& path);
+  /// Creates or empties a file for reading and writing.
+  static File create(const std::string& path);
+  /// Opens an existing file for writing.
+  static File modify(const std::string& path);
+  File(File&& other) noexcept;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  File& operator=(File&&) = delete;
+  ~File();
+
+  const std::string& path() const { return path_; }
+  std::int64_t size() const;
+  /// Exactly `bytes` bytes; a file that ends before is an error.
+  void read(void* data, std::int64_t bytes, std::int64_t offset) const;
+  void write(const void* data, std::int64_t bytes, std::int64_t offset) const;
+  void resize(std::int64_t bytes) const;
+  void sync() const;
+
+ private:
+  File(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  static File open_with(const std::string& path, int flags, const char* verb);
+  std::string path_;
+  int fd_ = -1;
+};
+
+/// `path` + ".tmp-" + id: beside the final file, so that a rename is atomic.
+std::string temporary_name(const std::string& path, std::int64_t id);
+/// A number that differs between processes, and between calls of one process.
+std::int64_t unique_id();
+/// Puts a finished temporary file in its place and makes the directory entry durable.
+void commit_file(const std::string& temporary, const std::string& path);
+void remove_quietly(const std::string& path) noexcept;
+/// Writes a whole small file such that either the old or the new content is there, whatever
+/// happens.
+void write_file_atomically(const std::string& path, const std::string& content);
+/// The whole content of a small text file.
+std::string read_text_file(const std::string& path);
+
+}  // namespace tessera::io

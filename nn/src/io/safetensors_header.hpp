@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <tessera/nn/io/safetensors.hpp>
+#include <vector>
+
+namespace tessera::io {
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsReader::Entry>
+      entries;  // by offset, here counted from the end of the header
+  Metadata metadata;
+};
+
+/// Parses and checks the JSON header; `data_bytes` is what follows it in the file. Throws IoError
+/// naming `path`.
+SafetensorsHeader parse_safetensors_header(const std::string& path,
+                                           std::string_view json,
+                                           std::int64_t data_bytes);
+
+/// The header for `entries` (offsets counted from the end of the header), padded to a multiple of 8
+/// bytes.
+std::string format_safetensors_header(const std::vector<SafetensorsReader::Entry>& entries,
+                                      const Metadata& metadata);
+
+/// Bytes of a tensor; -1 when the number does not fit into 63 bits.
+std::int64_t tensor_bytes(const Shape& shape, DType dtype);
+
+}  // namespace tessera::io

@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <tessera/nn/io/safetensors.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "io/convert.hpp"
+#include "io/posix_file.hpp"
+#include "io/safetensors_header.hpp"
+#include "io/suggest.hpp"
+
+namespace tessera::io {
+namespace {
+
+constexpr std::int64_t kBlock = 1 << 20;  // bytes gathered before a write
+
+std::vector<SafetensorsReader::Entry> place(std::vector<TensorSpec> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return std::pair(size_of(b.dtype), std::string_view(a.name)) <
+           std::pair(size_of(a.dtype), std::string_view(b.name));
+  });
+  std::vector<SafetensorsReader::Entry> entries;
+  std::int64_t offset = 0;
+  for (TensorSpec& spec : tensors) {
+    const std::int64_t bytes = tensor_bytes(spec.shape, spec.dtype);
+    if (bytes < 0)
+      throw UsageError(
+          str("safetensors: tensor \"", spec.name, "\" of shape ", spec.shape, " is too large."));
+    if (spec.name == "__metadata__")
+      throw UsageError("safetensors: the name __metadata__ is reserved. Use another.");
+    SafetensorsReader::Entry entry;
+    static_cast<TensorSpec&>(entry) = std::move(spec);
+    entry.offset = offset;
+    offset += bytes;
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+}  // namespace
+
+struct SafetensorsWriter::State {
+  std::string path;
+  std::string temporary;
+  Collective collective;
+  std::vector<SafetensorsReader::Entry> entries;  // offsets from the start of the file
+  std::unordered_map<std::string_view, const SafetensorsReader::Entry*> index;
+  std::optional<File> file;
+  std::exception_ptr failure;  // the first that this rank met while writing
+  std::int64_t elements_written = 0;
+  bool owns_temporary = false;
+
+  ~State() {
+    if (owns_temporary) remove_quietly(temporary);
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path,
+                                     std::vector<TensorSpec> tensors,
+                                     const Metadata& metadata,
+                                     const Collective& collective)
+    : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.path = path;
+  s.collective = collective;
+  s.entries = place(std::move(tensors));
+  std::int64_t end = 0;
+  for (const auto& entry : s.entries) {
+    if (!s.index.emplace(entry.name, &entry).second)
+      throw UsageError(
+          str("safetensors: two tensors are named \"", entry.name, "\". Names must differ."));
+    end = entry.offset + tensor_bytes(entry.shape, entry.dtype);
+  }
+  const std::string header = format_safetensors_header(s.entries, metadata);
+  const auto start = static_cast<std::int64_t>(8 + header.size());
+  for (auto& entry : s.entries) entry.offset += start;
+
+  s.temporary = temporary_name(path, collective.broadcast(unique_id()));
+  collective.together([&] {
+    if (collective.rank != 0) return;
+    s.file.emplace(File::create(s.temporary));
+    s.owns_temporary = true;
+    const std::uint64_t length = header.size();
+    s.file->write(&length, 8, 0);
+    s.file->write(header.data(), start - 8, 8);
+    s.file->resize(start + end);
+  });
+  collective.together([&] {
+    if (collective.rank != 0) s.file.emplace(File::modify(s.temporary));
+  });
+}
+
+void SafetensorsWriter::write_box(std::string_view name, const Box& box, const View& data) {
+  State& s = *state_;
+  const auto found = s.index.find(name);
+  if (found == s.index.end()) {
+    std::vector<std::string> names;
+    for (const auto& entry : s.entries) names.push_back(entry.name);
+    throw UsageError(
+        str("safetensors: no tensor \"", name, "\" was declared.", did_you_mean(name, names)));
+  }
+  const SafetensorsReader::Entry& to = *found->second;
+  check_convertible("safetensors", data.dtype, to.dtype);
+  const BoxRows rows("safetensors", to.shape, box, data);
+  if (s.failure) return;
+
+  const auto element = static_cast<std::int64_t>(size_of(to.dtype));
+  const auto data_element = static_cast<std::int64_t>(size_of(data.dtype));
+  const auto* const source = static_cast<const std::byte*>(data.data);
+  std::vector<std::byte> block(static_cast<std::size_t>(
+      std::min(kBlock, std::max<std::int64_t>(box.volume(), 1) * element)));
+  std::int64_t begin = 0;  // of the block, in elements of the tensor
+  std::int64_t filled = 0;
+  const auto flush = [&] {
+    s.file->write(block.data(), filled * element, to.offset + begin * element);
+    filled = 0;
+  };
+  const std::int64_t most = static_cast<std::int64_t>(block.size()) / element;
+  try {
+    rows.for_each([&](std::int64_t array_offset, std::int64_t view_offset) {
+      for (std::int64_t done = 0; done < rows.row_length();) {
+        if (filled > 0 && (begin + filled != array_offset + done || filled == most)) flush();
+        if (filled == 0) begin = array_offset + done;
+        const std::int64_t count = std::min(rows.row_length() - done, most - filled);
+        convert(source + (view_offset + done * rows.view_stride()) * data_element, data.dtype,
+                rows.view_stride(), block.data() + filled * element, to.dtype, 1, count);
+        filled += count;
+        done += count;
+      }
+    });
+    flush();
+    s.elements_written += box.volume();
+  } catch (const IoError&) {
+    s.failure = std::current_exception();
+  }
+}
+
+void SafetensorsWriter::write(std::string_view name, const Tensor& tensor) {
+  if (tensor.layout().partial_axes() != 0)
+    throw LayoutError(str("safetensors: cannot write \"", name, "\" in layout ",
+                          tensor.layout().str(),
+                          " (Partial: its sum was not yet taken). Redistribute it first."));
+  if (is_first_replica(tensor.layout())) write_box(name, tensor.local_box(), tensor.local());
+}
+
+void SafetensorsWriter::commit() {
+  State& s = *state_;
+  s.collective.together([&] {
+    if (s.failure) std::rethrow_exception(s.failure);
+    s.file->sync();
+  });
+  std::int64_t declared = 0;
+  for (const auto& entry : s.entries) declared += entry.shape.product();
+  const std::int64_t written = s.collective.total(s.elements_written);
+  if (written != declared)
+    throw UsageError(
+        str("safetensors: ", written, " of ", declared, " elements were written to ", s.path,
+            " (parts are missing, or were written twice). Write each part of each tensor once."));
+  s.collective.together([&] {
+    if (s.collective.rank == 0) commit_file(s.temporary, s.path);
+  });
+  s.owns_temporary = false;
+}
+
+bool is_first_replica(const Layout& layout) {
+  const Mesh& mesh = layout.mesh();
+  const int rank = mesh.rank();
+  if (rank < 0) return false;
+  const AxisMask split = layout.split_axes();
+  for (int axis = 0; axis < mesh.axis_count(); ++axis)
+    if (!(split >> axis & 1u) && mesh.coordinate(rank, axis) != 0) return false;
+  return true;
+}
+
+}  // namespace tessera::io
