@@ -24,6 +24,8 @@ class LinePrefix : public std::streambuf {
   int sync() override;
 
  private:
+  void write_line();
+
   std::ostream& stream_;
   std::streambuf* target_;
   std::string prefix_;
