@@ -1,0 +1,26 @@
+#pragma once
+
+#include <tessera/kernels/elementwise.hpp>
+
+// The kernels of the GPU: defined in cuda/*.cu, or by src/nocuda/*.cpp that throw DeviceError.
+
+namespace tessera::kernels::cuda {
+
+/// What every stub of a build without CUDA does.
+[[noreturn]] void throw_no_cuda();
+
+void unary(UnaryKind kind, int order, double alpha, const View* g, const View& x, const View& y);
+void binary(BinaryKind kind, const View& a, const View& b, const View& y);
+void compare(CompareKind kind, const View& a, const View& b, const View& y);
+void logical(LogicalKind kind, const View& a, const View& b, const View& y);
+void logical_not(const View& x, const View& y);
+void where(const View& condition, const View& a, const View& b, const View& y);
+void clamp(const View& x, double low, double high, const View& y);
+void clamp_grad(const View& g, const View& x, double low, double high, const View& y);
+void affine(double alpha, const View& x, double beta, const View& y);
+void axpby(double alpha, const View& a, double beta, const View& b, const View& y);
+void mul_add(const View& a, const View& b, const View& c, const View& y);
+void fill(const View& y, double value);
+void copy(const View& x, const View& y);
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,3 @@
+#include "functors/unary_table.hpp"
+
+TESSERA_DEFINE_UNARY_BLOCK(double)
