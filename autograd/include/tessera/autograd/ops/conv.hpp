@@ -9,24 +9,24 @@ namespace tessera {
 /// Options of conv(). Lists hold one value per domain dimension; an empty list means the default
 /// for all, a list of one value means that value for all.
 struct ConvOptions {
-  Dims stride;    ///< default 1
-  Dims pad_lo;    ///< elements added before the domain; default 0
-  Dims pad_hi;    ///< elements added behind it; default: as pad_lo
-  Dims dilation;  ///< default 1
+  Dims stride = {};    ///< default 1
+  Dims pad_lo = {};    ///< elements added before the domain; default 0
+  Dims pad_hi = {};    ///< elements added behind it; default: as pad_lo
+  Dims dilation = {};  ///< default 1
   std::int64_t groups = 1;
-  std::vector<EdgeRule> edges;  ///< what the padding holds; default kZero
+  std::vector<EdgeRule> edges = {};  ///< what the padding holds; default kZero
 };
 
 /// Options of conv_transpose().
 struct ConvTransposeOptions {
-  Dims stride;
-  Dims pad_lo;  ///< elements cut off at the low end of the full output
-  Dims pad_hi;  ///< default: as pad_lo
-  Dims dilation;
-  Dims output_padding;  ///< elements added behind; default 0
+  Dims stride = {};
+  Dims pad_lo = {};  ///< elements cut off at the low end of the full output
+  Dims pad_hi = {};  ///< default: as pad_lo
+  Dims dilation = {};
+  Dims output_padding = {};  ///< elements added behind; default 0
   std::int64_t groups = 1;
-  std::vector<EdgeRule>
-      edges;  ///< what is cut off: dropped (kZero) or added where the rule maps it
+  std::vector<EdgeRule> edges =
+      {};  ///< what is cut off: dropped (kZero) or added where the rule maps it
 };
 
 /// Convolution (cross-correlation) in 1 to 3 domain dimensions:

@@ -6,11 +6,11 @@ namespace tessera {
 
 /// Options of the pooling ops; lists as in ConvOptions. The default stride is the kernel.
 struct PoolOptions {
-  Dims kernel;
-  Dims stride;
-  Dims pad_lo;
-  Dims pad_hi;
-  Dims dilation;
+  Dims kernel = {};
+  Dims stride = {};
+  Dims pad_lo = {};
+  Dims pad_hi = {};
+  Dims dilation = {};
   bool ceil_mode = false;
   bool count_include_pad = false;  ///< average: whether padding counts in the divisor
 };

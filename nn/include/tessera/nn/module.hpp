@@ -1,0 +1,164 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tessera/nn/parameter.hpp>
+#include <utility>
+#include <vector>
+
+namespace tessera::nn {
+
+class Module;
+
+/// What Module::fields() shows its members to. A name has no dots; lists name their elements 0, 1,
+/// ...; null pointers, empty optionals and absent parameters are left out.
+class Fields {
+ public:
+  virtual ~Fields() = default;
+
+  void operator()(std::string_view name, Parameter& p) {
+    if (p.defined()) parameter(name, p);
+  }
+  /// A buffer: a tensor that belongs to the module's state, but is not trained.
+  void operator()(std::string_view name, Tensor& t) {
+    if (t.defined()) buffer(name, t);
+  }
+  void operator()(std::string_view name, Module& m) { child(name, m); }
+  template <class T>
+  void operator()(std::string_view name, std::unique_ptr<T>& m) {
+    if (m) (*this)(name, *m);
+  }
+  template <class T>
+  void operator()(std::string_view name, std::shared_ptr<T>& m) {
+    if (m) (*this)(name, *m);
+  }
+  template <class T>
+  void operator()(std::string_view name, std::optional<T>& m) {
+    if (m) (*this)(name, *m);
+  }
+  template <class T>
+  void operator()(std::string_view name, std::vector<T>& list) {
+    enter(name);
+    for (std::size_t i = 0; i < list.size(); ++i) (*this)(std::to_string(i), list[i]);
+    leave();
+  }
+
+ protected:
+  virtual void parameter(std::string_view name, Parameter& p) = 0;
+  virtual void buffer(std::string_view name, Tensor& t) = 0;
+  virtual void child(std::string_view name, Module& m) = 0;
+  /// Around the elements of a list.
+  virtual void enter(std::string_view name) = 0;
+  virtual void leave() = 0;
+};
+
+/// What fixes random draws inside a model (dropout), beside the module and the element: set `step`
+/// (and `micro_batch` while accumulating) before each forward pass. Equal contexts draw equal
+/// numbers on any mesh.
+struct RandomContext {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  std::uint64_t micro_batch = 0;
+  friend bool operator==(const RandomContext&, const RandomContext&) = default;
+};
+
+/// A part of a model: plain members (parameters, buffers, other modules) that `fields` names.
+///
+/// ```cpp
+/// struct Mlp : nn::Module {
+///   nn::Linear in, out;
+///   explicit Mlp(const Mesh& mesh)
+///       : in({.in = 3, .out = 64}, mesh), out({.in = 64, .out = 1}, mesh) {
+///     nn::initialize(*this, 42);  // seed
+///   }
+///   void fields(nn::Fields& f) override {
+///     f("in", in);
+///     f("out", out);
+///   }
+///   Tensor operator()(const Tensor& x) const { return out(relu(in(x))); }
+/// };
+/// ```
+///
+/// Movable, not copyable. Modules are born replicated on a mesh.
+class Module {
+ public:
+  virtual ~Module() = default;
+  /// Calls `f(name, member)` for each parameter, buffer and child, always in the same order.
+  virtual void fields(Fields& f) = 0;
+  /// One line for the summary table, e.g. `Conv 64 -> 64, 3x3`.
+  virtual std::string describe() const { return "Module"; }
+
+  /// All parameters, in the order of fields(), each once.
+  std::vector<Parameter> parameters();
+  /// With their names, `encoder.0.conv.weight`.
+  std::vector<std::pair<std::string, Parameter>> named_parameters();
+  std::vector<std::pair<std::string, Tensor>> named_buffers();
+  /// This module (name "") and all below.
+  std::vector<std::pair<std::string, Module*>> named_modules();
+
+  /// Training mode (the state after construction): dropout is active.
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool training() const { return training_; }
+  /// Converts parameters and floating buffers. Make optimisers afterwards.
+  void to(DType dtype);
+
+  /// Number of parameter elements, globally.
+  std::int64_t parameter_count();
+  /// Table of modules and parameters: name, shape, layout at rest, count, bytes on this rank.
+  std::string summary();
+
+  /// The context that this model's random draws use; shared by all modules of one model. Throws
+  /// UsageError before nn::initialize().
+  RandomContext& random() const;
+  /// Key of the next random op of this module: hash of (seed, path of the module, step,
+  /// micro-batch, how many keys it took since the context last changed).
+  RandomKey next_random_key() const;
+  const std::string& path() const { return path_; }
+
+ protected:
+  Module() = default;
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+
+ private:
+  friend void initialize(Module& model, std::uint64_t seed);
+  friend struct RandomDraws;
+  std::string path_;
+  std::shared_ptr<RandomContext> random_;
+  mutable RandomContext drawn_;
+  mutable std::uint64_t draws_ = 0;
+  bool training_ = true;
+};
+
+/// A module from one tensor to one tensor.
+class Layer : public Module {
+ public:
+  virtual Tensor forward(const Tensor& x) const = 0;
+  Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// Names everything below `model` by its path and gives each parameter new values, keyed by (seed,
+/// path). The constructor of a top-level model calls it last; a model inside another is named anew
+/// by that one.
+void initialize(Module& model, std::uint64_t seed);
+
+/// Where a parameter lies at rest and where the layers read it. A default Placement: replicated.
+struct ParameterPlacement {
+  Placement rest = {};
+  Placement use = {};
+};
+
+/// Places all parameters whose path matches a pattern (`*`: any characters, `?`: one). Later rules
+/// win. Splitting `rest` alone is full sharding; splitting `use`
+/// as well is tensor parallelism. Throws UsageError when a pattern matches nothing, or a parameter
+/// was read by a recorded computation before.
+void place(Module& model, const std::vector<std::pair<std::string, ParameterPlacement>>& rules);
+
+/// Whether `path` matches `pattern` (see place()).
+bool glob_match(std::string_view pattern, std::string_view path);
+
+}  // namespace tessera::nn

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tessera/core/layout.hpp>
+#include <tessera/core/tensor.hpp>
+#include <tessera/nn/init.hpp>
+
+namespace tessera::nn {
+
+/// A trainable tensor of a module: a cheap shared handle (copies are the same parameter).
+///
+/// It is stored in its `rest` layout and read in its `use` layout; both are replicated on the mesh
+/// unless nn::place() says otherwise. Values are made at the first access, for the owned part only,
+/// from the initialiser and the key that nn::initialize() derived from the seed and the parameter's
+/// path.
+class Parameter {
+ public:
+  /// An absent parameter, e.g. the bias of a layer without one; reads as an undefined tensor.
+  Parameter() = default;
+  /// Throws DTypeError unless `dtype` is a floating type.
+  Parameter(const Shape& shape, const Init& init, const Mesh& mesh, DType dtype = DType::kFloat32);
+
+  bool defined() const { return state_ != nullptr; }
+  const Shape& shape() const { return state_->rest.shape(); }
+  const Mesh& mesh() const { return state_->rest.mesh(); }
+  DType dtype() const { return state_->dtype; }
+  std::int64_t numel() const { return shape().product(); }
+  /// Name from the root of the model, `encoder.0.conv.weight`; empty before nn::initialize().
+  const std::string& path() const { return state_->path; }
+  const Layout& rest() const { return state_->rest; }
+  const Layout& use() const { return state_->use; }
+  /// Bytes of this rank's part at rest.
+  std::int64_t local_bytes() const {
+    return rest().local_shape().product() * static_cast<std::int64_t>(size_of(dtype()));
+  }
+
+  /// The value as a layer reads it, in the use layout: a recorded redistribution where that differs
+  /// from the rest layout. Throws UsageError when the model has not been initialised.
+  Tensor operator()() const;
+  /// The leaf that holds the values, in the rest layout; its gradient is `gradient(value())`.
+  const Tensor& value() const;
+  bool requires_grad() const { return state_->trainable; }
+  /// False: the parameter is a constant from now on, and optimisers made later leave it out.
+  void set_requires_grad(bool on);
+
+  /// Name and key of the random numbers; drops values that exist. Called by nn::initialize().
+  void initialize(const std::string& path, RandomKey key);
+  /// New layouts; the values move along. Throws UsageError when a recorded computation has read the
+  /// parameter already.
+  void place(const Layout& rest, const Layout& use);
+  /// New element type; the values are converted. Make optimisers afterwards.
+  void to(DType dtype);
+
+  friend bool operator==(const Parameter& a, const Parameter& b) { return a.state_ == b.state_; }
+
+ private:
+  struct State {
+    Layout rest;
+    Layout use;
+    DType dtype = DType::kFloat32;
+    Init init;
+    std::string path;
+    RandomKey key;
+    bool initialized = false;
+    bool trainable = true;
+    bool read = false;
+    Tensor value;
+  };
+  void set_value(const Tensor& value) const;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tessera::nn

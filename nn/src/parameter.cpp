@@ -1,0 +1,85 @@
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/parameter.hpp>
+
+namespace tessera::nn {
+
+Parameter::Parameter(const Shape& shape, const Init& init, const Mesh& mesh, DType dtype)
+    : state_(std::make_shared<State>()) {
+  if (!is_floating(dtype)) {
+    throw DTypeError(str("parameter: element type ", name(dtype),
+                         " cannot be trained (it is not a floating type). Use f32, f64 or bf16."));
+  }
+  state_->rest = Layout::replicated(mesh, shape);
+  state_->use = state_->rest;
+  state_->dtype = dtype;
+  state_->init = init;
+}
+
+Tensor Parameter::operator()() const {
+  if (!defined()) return {};
+  const Tensor& stored = value();
+  if (grad_enabled()) state_->read = true;
+  return state_->use == state_->rest ? stored : redistribute(stored, state_->use);
+}
+
+const Tensor& Parameter::value() const {
+  if (!state_->value.defined()) {
+    if (!state_->initialized) {
+      throw UsageError(str("parameter: one of shape ", shape(),
+                           " has no values yet (its model was not initialised). Call "
+                           "nn::initialize(*this, seed) at the end of the model's constructor."));
+    }
+    set_value(state_->init(state_->rest, state_->key, state_->dtype));
+  }
+  return state_->value;
+}
+
+void Parameter::set_value(const Tensor& value) const {
+  state_->value = state_->trainable ? require_grad(value) : value;
+}
+
+void Parameter::set_requires_grad(bool on) {
+  state_->trainable = on;
+  if (state_->value.defined()) set_value(state_->value.detach());
+}
+
+void Parameter::initialize(const std::string& path, RandomKey key) {
+  state_->path = path;
+  state_->key = key;
+  state_->initialized = true;
+  state_->value = {};
+}
+
+void Parameter::place(const Layout& rest, const Layout& use) {
+  if (state_->read) {
+    throw UsageError(str("place: parameter ", path(),
+                         " is in use (a recorded computation has read it in its old layout). Place "
+                         "parameters before the first forward pass."));
+  }
+  if (rest.partial_axes() != 0 || use.partial_axes() != 0) {
+    throw LayoutError(str("place: parameter ", path(),
+                          " cannot be Partial (values at rest are whole). Split or replicate it."));
+  }
+  if (state_->value.defined()) {
+    const NoGrad no_grad;
+    set_value(redistribute(state_->value.detach(), rest));
+  }
+  state_->rest = rest;
+  state_->use = use;
+}
+
+void Parameter::to(DType dtype) {
+  if (dtype == state_->dtype) return;
+  if (!is_floating(dtype)) {
+    throw DTypeError(str("parameter: ", path(), " cannot become ", name(dtype),
+                         " (it is not a floating type). Use f32, f64 or bf16."));
+  }
+  if (state_->value.defined()) {
+    const NoGrad no_grad;
+    set_value(cast(state_->value.detach(), dtype));
+  }
+  state_->dtype = dtype;
+}
+
+}  // namespace tessera::nn
