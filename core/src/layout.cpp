@@ -92,6 +92,7 @@ Layout Layout::make(const Mesh& mesh,
       own |= AxisMask{1} << a;
     }
     used |= own;
+    std::erase_if(split.axes, [&](int a) { return mesh.axis_size(a) == 1; });
     if (split.axes.empty()) {
       split.bounds.clear();
       continue;
@@ -109,10 +110,12 @@ Layout Layout::make(const Mesh& mesh,
     throw LayoutError(
         tessera::str("layout: an axis both splits and is Partial (mesh ", mesh.str(), ")."));
   }
-  // Axes of one rank hold the whole value whichever way they are named: one canonical form, equal
-  // pointers.
-  for (int a = 0; a < mesh.axis_count(); ++a)
-    if (mesh.axis_size(a) == 1) partial &= ~(AxisMask{1} << a);
+  // Axes of one rank neither split nor sum: one canonical form, equal pointers.
+  for (int a = 0; a < mesh.axis_count(); ++a) {
+    if (mesh.axis_size(a) > 1) continue;
+    partial &= ~(AxisMask{1} << a);
+    used &= ~(AxisMask{1} << a);
+  }
   if (partial == 0) partial_op = ReduceOp::kSum;
 
   Ref<Data> data(new Data);

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <vector>
-
 #include <tessera/core/tensor.hpp>
+#include <vector>
 
 namespace tessera {
 
@@ -16,10 +15,14 @@ bool is_leaf(const Tensor& x);
 struct BackwardOptions {
   /// False: leaves the gradients unreduced (Partial), for accumulation over micro-batches.
   bool reduce = true;
+  /// Keep what the graph saved, for another backward() through it; otherwise it is freed as it is
+  /// used.
+  bool retain_graph = false;
 };
 
-/// Gradients of the scalar `loss` into all leaves it depends on, added to what they hold. Reductions of parameter
-/// gradients start while it runs and end at the first use. Throws ShapeError unless the loss has one element.
+/// Gradients of the scalar `loss` into all leaves it depends on, added to what they hold.
+/// Reductions of parameter gradients start while it runs and end at the first use. Throws
+/// ShapeError unless the loss has one element.
 void backward(const Tensor& loss, const BackwardOptions& options = {});
 
 /// Options of grad().
@@ -30,15 +33,15 @@ struct GradOptions {
   bool allow_unused = false;
 };
 
-/// d(sum of outputs . grad_outputs) / d inputs, in the dual layouts of the inputs; touches no leaf. `grad_outputs` may be
-/// empty when the outputs are scalars, or hold undefined tensors for them.
+/// d(sum of outputs . grad_outputs) / d inputs, in the dual layouts of the inputs; touches no leaf.
+/// `grad_outputs` may be empty when the outputs are scalars, or hold undefined tensors for them.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
                          const std::vector<Tensor>& inputs,
                          const GradOptions& options = {},
                          const std::vector<Tensor>& grad_outputs = {});
 
-/// The accumulated gradient of a leaf, in its dual layout; finishes pending reductions (every rank must call).
-/// Undefined when there is none.
+/// The accumulated gradient of a leaf, in its dual layout; finishes pending reductions (every rank
+/// must call). Undefined when there is none.
 Tensor gradient(const Tensor& leaf);
 void set_gradient(const Tensor& leaf, const Tensor& value);
 void clear_gradient(const Tensor& leaf);
@@ -67,8 +70,8 @@ class EnableGrad {
 };
 bool grad_enabled();
 
-/// While alive (or with TESSERA_ANOMALY=1), the first op that makes a NaN or infinity from finite inputs throws an Error
-/// that names it. Every rank throws alike.
+/// While alive (or with TESSERA_ANOMALY=1), the first op that makes a NaN or infinity from finite
+/// inputs throws an Error that names it. Every rank throws alike.
 class AnomalyMode {
  public:
   AnomalyMode();

@@ -1,0 +1,356 @@
+#include <map>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "tape.hpp"
+
+namespace tessera {
+
+namespace {
+
+class NodeContext final : public VjpContext {
+ public:
+  NodeContext(const Ref<Node>& node,
+              std::vector<Tensor> grads,
+              const std::unordered_set<const Node*>* wanted)
+      : node_(node), grads_(std::move(grads)), wanted_(wanted), results_(node->inputs.size()) {}
+
+  const void* args() const override { return node_->args.data(); }
+  const void* dynamic() const override { return node_->dynamic.data(); }
+  Tensor input(int i) const override {
+    if (!separated_.empty()) return separated_[static_cast<std::size_t>(i)];
+    const SavedTensor& saved = node_->inputs[static_cast<std::size_t>(i)].saved;
+    check(saved, "input", i);
+    return saved.tensor;
+  }
+  Tensor output(int j) const override {
+    const SavedTensor& saved = node_->outputs[static_cast<std::size_t>(j)].saved;
+    check(saved, "output", j);
+    Tensor y = saved.tensor.detach();
+    y.set_gradient_state(make_ref<GradSlot>(node_, j));
+    return y;
+  }
+  const Layout& input_layout(int i) const override {
+    return node_->inputs[static_cast<std::size_t>(i)].layout;
+  }
+  const Layout& output_layout(int j) const override {
+    return node_->outputs[static_cast<std::size_t>(j)].layout;
+  }
+  DType input_dtype(int i) const override {
+    return node_->inputs[static_cast<std::size_t>(i)].dtype;
+  }
+  int input_count() const override { return static_cast<int>(node_->inputs.size()); }
+  Tensor grad(int j) const override { return grads_[static_cast<std::size_t>(j)]; }
+  bool needs(int i) const override {
+    const Ref<Node>& producer = node_->inputs[static_cast<std::size_t>(i)].producer;
+    return producer && (wanted_ == nullptr || wanted_->contains(producer.get()));
+  }
+  void set(int i, Tensor gradient) override {
+    const Layout& layout = input_layout(i);
+    if (!gradient.defined() || !(gradient.shape() == layout.shape()) ||
+        gradient.dtype() != input_dtype(i)) {
+      throw Error(str(node_->op->name, ": the gradient of input ", i, " is ",
+                      gradient.defined() ? gradient.str() : "undefined", " but the input is ",
+                      layout, " ", name(input_dtype(i)), ". This is an error in the op's vjp."));
+    }
+    results_[static_cast<std::size_t>(i)] = std::move(gradient);
+  }
+  /// Makes every saved input a tensor of its own on the tape, so that derivatives with respect to
+  /// one do not run through another.
+  void separate_inputs() {
+    std::vector<Tensor> separated(node_->inputs.size());
+    for (int i = 0; i < input_count(); ++i) {
+      if (node_->inputs[static_cast<std::size_t>(i)].saved.tensor.defined()) {
+        separated[static_cast<std::size_t>(i)] = recorded_alias(input(i));
+      }
+    }
+    separated_ = std::move(separated);
+  }
+  bool needs_any() const {
+    for (int i = 0; i < input_count(); ++i)
+      if (needs(i)) return true;
+    return false;
+  }
+  Tensor take(int i) { return std::move(results_[static_cast<std::size_t>(i)]); }
+
+ private:
+  void check(const SavedTensor& saved, const char* what, int index) const {
+    if (!saved.tensor.defined()) {
+      throw UsageError(
+          str(node_->op->name,
+              ": the graph was used before and its values are gone. Pass retain_graph to the "
+              "first backward(), or compute the loss again."));
+    }
+    if (saved.tensor.version() != saved.version) {
+      throw UsageError(
+          str(node_->op->name, ": ", what, " ", index, " ", saved.tensor.str(),
+              " was changed in place after it was "
+              "used (its gradient would be wrong). Change a copy, or change it after backward()."));
+    }
+  }
+
+  const Ref<Node>& node_;
+  std::vector<Tensor> grads_;
+  const std::unordered_set<const Node*>* wanted_;
+  std::vector<Tensor> results_;
+  std::vector<Tensor> separated_;
+};
+
+/// One walk through the tape, from outputs to inputs.
+class Walk {
+ public:
+  Walk(bool create_graph, bool release, bool reduce)
+      : create_graph_(create_graph), release_(release), reduce_(reduce) {}
+
+  void seed(const Tensor& output, const Tensor& gradient) {
+    const GradSlot* slot = slot_of(output);
+    if (slot != nullptr) add(slot->node, slot->output, gradient);
+  }
+  /// Collects the gradient of `x` instead of letting it reach leaves.
+  void capture(const Tensor& x) {
+    captured_[{slot_of(x)->node->number, slot_of(x)->output}] = Tensor();
+  }
+  Tensor captured(const Tensor& x) const {
+    return captured_.at({slot_of(x)->node->number, slot_of(x)->output});
+  }
+  /// Limits the walk to nodes from which a captured tensor is reached.
+  void limit_to(std::unordered_set<const Node*> wanted) {
+    wanted_ = std::move(wanted);
+    limited_ = true;
+  }
+
+  /// Leaves are older than all that uses them; counting their uses lets their reductions start
+  /// while the walk goes on.
+  void count_leaf_uses(const Tensor& root) {
+    std::unordered_set<const Node*> seen;
+    std::vector<const Node*> stack{slot_of(root)->node.get()};
+    while (!stack.empty()) {
+      const Node* node = stack.back();
+      stack.pop_back();
+      if (!seen.insert(node).second) continue;
+      for (const Node::Input& input : node->inputs) {
+        if (!input.producer) continue;
+        if (input.producer->is_leaf()) {
+          ++leaf_uses_[input.producer.get()];
+        } else {
+          stack.push_back(input.producer.get());
+        }
+      }
+    }
+  }
+
+  void run() {
+    while (!waiting_.empty()) {
+      auto it = std::prev(waiting_.end());  // the newest: everything that consumes it is done
+      const Ref<Node> node = it->second.node;
+      std::vector<Tensor> grads = std::move(it->second.grads);
+      waiting_.erase(it);
+      visit(node, std::move(grads));
+    }
+  }
+
+ private:
+  struct Waiting {
+    Ref<Node> node;
+    std::vector<Tensor> grads;  // per output, the sum of what has arrived
+  };
+
+  void add(const Ref<Node>& node, int output, const Tensor& gradient) {
+    if (limited_ && !wanted_.contains(node.get())) return;
+    Waiting& waiting = waiting_[node->number];
+    if (!waiting.node) {
+      waiting.node = node;
+      waiting.grads.resize(node->outputs.size());
+    }
+    Tensor& sum = waiting.grads[static_cast<std::size_t>(output)];
+    sum = sum.defined() ? tessera::add(sum, gradient) : gradient;
+  }
+
+  void visit(const Ref<Node>& node, std::vector<Tensor> grads) {
+    for (std::size_t j = 0; j < grads.size(); ++j) {
+      if (!grads[j].defined()) continue;
+      const auto it = captured_.find({node->number, static_cast<int>(j)});
+      const bool capture = it != captured_.end();
+      // Values that linear views make from leaves stay Partial down to the leaf, which takes the
+      // sum once.
+      if (!node->leaf_linear || capture)
+        grads[j] = redistribute(grads[j], node->outputs[j].layout.dual());
+      if (capture) it->second = grads[j];
+    }
+    if (node->is_leaf()) {
+      if (!limited_) accumulate_leaf(node, grads[0], reduce_);
+      return;
+    }
+    NodeContext context(node, std::move(grads), limited_ ? &wanted_ : nullptr);
+    if (!context.needs_any()) return;
+    if (node->released) {
+      throw UsageError(
+          str(node->op->name,
+              ": the graph was used before and its values are gone. Pass retain_graph to the "
+              "first backward(), or compute the loss again."));
+    }
+    if (create_graph_ && node->op->decompose != nullptr) {
+      decompose(node, context);
+    } else {
+      node->op->vjp(context);
+    }
+    for (int i = 0; i < context.input_count(); ++i) {
+      const Node::Input& input = node->inputs[static_cast<std::size_t>(i)];
+      if (!input.producer || !context.needs(i)) continue;
+      if (Tensor g = context.take(i); g.defined()) add(input.producer, input.output, g);
+    }
+    if (release_) node->release_saved();
+    finish_leaves(*node);
+  }
+
+  /// Hands over the leaves whose last use this node was.
+  void finish_leaves(const Node& node) {
+    for (const Node::Input& input : node.inputs) {
+      if (!input.producer) continue;
+      const auto uses = leaf_uses_.find(input.producer.get());
+      if (uses == leaf_uses_.end() || --uses->second > 0) continue;
+      const auto it = waiting_.find(input.producer->number);
+      if (it == waiting_.end()) continue;
+      std::vector<Tensor> grads = std::move(it->second.grads);
+      waiting_.erase(it);
+      visit(input.producer, std::move(grads));
+    }
+  }
+
+  /// Runs the op again in small recorded ops and differentiates those.
+  void decompose(const Ref<Node>& node, NodeContext& context) {
+    context.separate_inputs();
+    const std::vector<Tensor> outputs = node->op->decompose(context);
+    std::vector<Tensor> inputs, grads, used;
+    std::vector<int> index;
+    for (int i = 0; i < context.input_count(); ++i) {
+      if (!context.needs(i) || !context.input(i).defined()) continue;
+      inputs.push_back(context.input(i));
+      index.push_back(i);
+    }
+    for (std::size_t j = 0; j < outputs.size(); ++j) {
+      const Tensor g = context.grad(static_cast<int>(j));
+      if (!g.defined() || !outputs[j].defined()) continue;
+      used.push_back(outputs[j]);
+      grads.push_back(g);
+    }
+    const std::vector<Tensor> results =
+        tessera::grad(used, inputs, {.create_graph = true, .allow_unused = true}, grads);
+    for (std::size_t k = 0; k < index.size(); ++k)
+      if (results[k].defined()) context.set(index[k], results[k]);
+  }
+
+  bool create_graph_;
+  bool release_;
+  bool reduce_;
+  std::unordered_map<const Node*, int>
+      leaf_uses_;  // inputs that have not been worked off, per leaf
+  bool limited_ = false;
+  std::unordered_set<const Node*> wanted_;
+  std::map<std::pair<std::uint64_t, int>, Tensor> captured_;
+  std::map<std::uint64_t, Waiting> waiting_;
+};
+
+/// Nodes reachable from `roots` from which one of `targets` is reached (the targets included).
+std::unordered_set<const Node*> nodes_between(const std::vector<Tensor>& roots,
+                                              const std::vector<Tensor>& targets) {
+  std::map<std::uint64_t, Node*> reachable;  // in rising number: producers first
+  std::vector<Node*> stack;
+  for (const Tensor& root : roots)
+    if (slot_of(root) != nullptr) stack.push_back(slot_of(root)->node.get());
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (!reachable.emplace(node->number, node).second) continue;
+    for (const Node::Input& input : node->inputs)
+      if (input.producer) stack.push_back(input.producer.get());
+  }
+  std::unordered_set<const Node*> wanted;
+  for (const Tensor& target : targets) wanted.insert(slot_of(target)->node.get());
+  for (const auto& [number, node] : reachable) {
+    for (const Node::Input& input : node->inputs) {
+      if (input.producer && wanted.contains(input.producer.get())) {
+        wanted.insert(node);
+        break;
+      }
+    }
+  }
+  return wanted;
+}
+
+Tensor ones_like(const Tensor& x) { return Tensor::full(x.layout().dual(), 1.0, x.dtype()); }
+
+}  // namespace
+
+void backward(const Tensor& loss, const BackwardOptions& options) {
+  if (loss.numel() != 1) {
+    throw ShapeError(str("backward: the loss ", loss.str(), " has ", loss.numel(),
+                         " elements. Reduce it to one."));
+  }
+  if (!requires_grad(loss)) {
+    throw UsageError(
+        "backward: the loss does not depend on any tensor that requires a gradient. Call "
+        "require_grad on the "
+        "parameters, and compute the loss outside of NoGrad.");
+  }
+  const NoGrad guard;
+  Walk walk(false, !options.retain_graph, options.reduce);
+  walk.count_leaf_uses(loss);
+  walk.seed(loss, ones_like(loss));
+  walk.run();
+  if (options.reduce) start_reductions();
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
+                         const std::vector<Tensor>& inputs,
+                         const GradOptions& options,
+                         const std::vector<Tensor>& grad_outputs) {
+  if (!grad_outputs.empty() && grad_outputs.size() != outputs.size()) {
+    throw UsageError(str("grad: ", outputs.size(), " outputs but ", grad_outputs.size(),
+                         " grad_outputs. Give one for each."));
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!requires_grad(inputs[i])) {
+      throw UsageError(str("grad: input ", i,
+                           " does not require a gradient. Call require_grad on it before use."));
+    }
+  }
+  std::vector<Tensor> seeds;
+  for (std::size_t j = 0; j < outputs.size(); ++j) {
+    Tensor seed = grad_outputs.empty() ? Tensor() : grad_outputs[j];
+    if (!seed.defined()) {
+      if (outputs[j].numel() != 1) {
+        throw ShapeError(str("grad: output ", j, " ", outputs[j].str(),
+                             " is not a scalar. Pass its grad_output."));
+      }
+      seed = ones_like(outputs[j]);
+    } else if (!(seed.shape() == outputs[j].shape())) {
+      throw ShapeError(str("grad: grad_output ", j, " ", seed.shape(),
+                           " has not the shape of the output ", outputs[j].shape(), "."));
+    }
+    seeds.push_back(std::move(seed));
+  }
+
+  Walk walk(options.create_graph, false, false);
+  for (const Tensor& input : inputs) walk.capture(input);
+  walk.limit_to(nodes_between(outputs, inputs));
+  {
+    const std::unique_ptr<NoGrad> off = options.create_graph ? nullptr : std::make_unique<NoGrad>();
+    const std::unique_ptr<EnableGrad> on =
+        options.create_graph ? std::make_unique<EnableGrad>() : nullptr;
+    for (std::size_t j = 0; j < outputs.size(); ++j) walk.seed(outputs[j], seeds[j]);
+    walk.run();
+  }
+  std::vector<Tensor> results;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    results.push_back(walk.captured(inputs[i]));
+    if (!results.back().defined() && !options.allow_unused) {
+      throw UsageError(str("grad: the outputs do not depend on input ", i,
+                           ". Pass allow_unused, or remove it."));
+    }
+  }
+  return results;
+}
+
+}  // namespace tessera

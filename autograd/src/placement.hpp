@@ -1,0 +1,25 @@
+#pragma once
+
+#include <tessera/autograd/op.hpp>
+#include <vector>
+
+namespace tessera {
+
+/// Where the tensors of one call go: the layouts that the inputs are brought to, those that the
+/// outputs have, and the algorithm of the groups that brought their own.
+struct Placed {
+  std::vector<Layout> in;  // undefined for absent inputs
+  std::vector<Layout> out;
+  void (*run)(RunContext&) = nullptr;
+  AxisMask run_axes = 0;
+};
+
+/// Chooses, for each group of axes, the cheapest legal signature of `op`; a pure function of global
+/// metadata.
+///
+/// Cost = bytes that redistribution of the inputs brings to the busiest rank + the reduction of the
+/// Partial values made; the first of equals. Throws LayoutError naming all layouts when nothing
+/// fits.
+Placed choose_placement(const OpDef& op, const Problem& problem);
+
+}  // namespace tessera

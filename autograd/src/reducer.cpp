@@ -1,0 +1,197 @@
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/parallel/communicator.hpp>
+#include <vector>
+
+#include "tape.hpp"
+
+namespace tessera {
+
+namespace {
+
+/// A bucket is sent off when it has grown to this: large enough that latency does not count, small
+/// enough that the first leaves early in backward.
+constexpr std::int64_t kBucketBytes = 4 << 20;
+
+/// Gradients that share Partial axes, mesh and dtype, reduced together in one flat buffer.
+struct Bucket {
+  Mesh mesh;
+  AxisMask axes = 0;
+  DType dtype = DType::kFloat32;
+  std::int64_t elements = 0;
+  std::vector<Ref<Node>> leaves;
+
+  bool fits(const Layout& layout, DType type) const {
+    return mesh == layout.mesh() && axes == layout.partial_axes() && dtype == type;
+  }
+  std::int64_t bytes() const { return elements * static_cast<std::int64_t>(size_of(dtype)); }
+};
+
+struct InFlight {
+  Bucket bucket;
+  Tensor flat;
+  parallel::Request request;
+};
+
+/// The gradients of all leaves on their way. Buckets fill in the order in which backward completes
+/// leaves, which is that of the tape and so the same on every rank.
+struct Reducer {
+  std::vector<Ref<Node>> listed;  // leaves with a pending gradient that nobody has asked to reduce
+  std::vector<Bucket> open;
+  std::deque<InFlight> in_flight;
+};
+
+Reducer& reducer() {
+  static auto* instance = new Reducer;  // outlives static tensors
+  return *instance;
+}
+
+void add_ready(Node& leaf, Tensor gradient) {
+  leaf.gradient = leaf.gradient.defined() ? add(leaf.gradient, gradient) : std::move(gradient);
+}
+
+/// Copies the pending gradients into one buffer, gives up theirs, and starts the sum.
+void launch(Bucket bucket) {
+  InFlight flight;
+  const Layout flat = Layout::replicated(bucket.mesh, {bucket.elements});
+  {
+    const AllocationScope scope("gradient bucket");
+    flight.flat = Tensor::empty(flat, bucket.dtype);
+  }
+  const View all = flight.flat.mutable_local();
+  std::int64_t offset = 0;
+  for (const Ref<Node>& leaf : bucket.leaves) {
+    const View part = leaf->pending.local();
+    const Tensor dense =
+        part.is_dense() ? leaf->pending : Tensor::from_local(part, leaf->pending.layout());
+    const std::int64_t bytes = dense.local_bytes();
+    std::memcpy(all.as<std::byte>() + offset, dense.local().data, static_cast<std::size_t>(bytes));
+    offset += bytes;
+    leaf->pending = Tensor();
+  }
+  const parallel::Group group = parallel::Group::of(bucket.mesh, bucket.axes);
+  flight.request = parallel::all_reduce(group, all.data, bucket.elements, bucket.dtype,
+                                        ReduceOp::kSum, {"gradient reduction", flat, {}});
+  flight.bucket = std::move(bucket);
+  reducer().in_flight.push_back(std::move(flight));
+}
+
+/// Views into the reduced buffer become the gradients: no copy back.
+void land(InFlight& flight) {
+  flight.request.wait();
+  const View all = flight.flat.local();
+  std::int64_t offset = 0;
+  for (const Ref<Node>& leaf : flight.bucket.leaves) {
+    const Layout layout = leaf->outputs[0].layout.dual();
+    const View part = View::dense(all.as<std::byte>() + offset, all.dtype, layout.local_shape());
+    add_ready(*leaf, Tensor::alias(flight.flat, layout, part));
+    offset += part.size() * static_cast<std::int64_t>(size_of(all.dtype));
+  }
+}
+
+/// Moves a leaf's pending gradient towards its reduction.
+void schedule(const Ref<Node>& leaf) {
+  const Layout target = leaf->outputs[0].layout.dual();
+  const Layout layout = leaf->pending.layout();
+  if (layout == target) {
+    add_ready(*leaf, std::move(leaf->pending));
+    leaf->pending = Tensor();
+    return;
+  }
+  const bool same_splits = layout.dual() == target && layout.partial_op() == ReduceOp::kSum;
+  if (!same_splits) {
+    Tensor moved = redistribute(leaf->pending, target);
+    leaf->pending = Tensor();
+    add_ready(*leaf, std::move(moved));
+    return;
+  }
+  std::vector<Bucket>& open = reducer().open;
+  auto it = std::find_if(open.begin(), open.end(),
+                         [&](const Bucket& b) { return b.fits(layout, leaf->outputs[0].dtype); });
+  if (it == open.end()) {
+    open.push_back({layout.mesh(), layout.partial_axes(), leaf->outputs[0].dtype, 0, {}});
+    it = std::prev(open.end());
+  }
+  it->leaves.push_back(leaf);
+  it->elements += layout.local_shape().product();
+  if (it->bytes() >= kBucketBytes) {
+    Bucket full = std::move(*it);
+    open.erase(it);
+    launch(std::move(full));
+  }
+}
+
+const Node& leaf_of(const char* op, const Tensor& x) {
+  const GradSlot* slot = slot_of(x);
+  if (slot == nullptr || !slot->node->is_leaf()) {
+    throw UsageError(
+        str(op, ": ", x.str(),
+            " is not a leaf (gradients are kept for leaves only). Call require_grad on it before "
+            "use, or use grad()."));
+  }
+  return *slot->node;
+}
+
+}  // namespace
+
+void accumulate_leaf(const Ref<Node>& leaf, const Tensor& contribution, bool reduce) {
+  leaf->pending = leaf->pending.defined() ? add(leaf->pending, contribution) : contribution;
+  if (reduce) {
+    std::erase(reducer().listed, leaf);
+    leaf->listed = false;
+    schedule(leaf);
+  } else if (!leaf->listed) {
+    leaf->listed = true;
+    reducer().listed.push_back(leaf);
+  }
+}
+
+void start_reductions() {
+  const NoGrad guard;
+  std::vector<Ref<Node>> leaves = std::move(reducer().listed);
+  reducer().listed.clear();
+  for (const Ref<Node>& leaf : leaves) {
+    leaf->listed = false;
+    schedule(leaf);
+  }
+  std::vector<Bucket> open = std::move(reducer().open);
+  reducer().open.clear();
+  for (Bucket& bucket : open) launch(std::move(bucket));
+}
+
+void finish_gradients() {
+  start_reductions();
+  const NoGrad guard;
+  while (!reducer().in_flight.empty()) {
+    InFlight flight = std::move(reducer().in_flight.front());
+    reducer().in_flight.pop_front();
+    land(flight);
+  }
+}
+
+Tensor gradient(const Tensor& leaf) {
+  leaf_of("gradient", leaf);
+  finish_gradients();
+  return slot_of(leaf)->node->gradient;
+}
+
+void set_gradient(const Tensor& leaf, const Tensor& value) {
+  leaf_of("set_gradient", leaf);
+  finish_gradients();
+  if (!(value.shape() == leaf.shape()) || value.dtype() != leaf.dtype()) {
+    throw ShapeError(
+        str("set_gradient: ", value.str(), " does not fit the leaf ", leaf.str(), "."));
+  }
+  const NoGrad guard;
+  slot_of(leaf)->node->gradient = redistribute(value, leaf.layout().dual());
+}
+
+void clear_gradient(const Tensor& leaf) {
+  leaf_of("clear_gradient", leaf);
+  finish_gradients();
+  slot_of(leaf)->node->gradient = Tensor();
+}
+
+}  // namespace tessera

@@ -1,0 +1,101 @@
+#include "tape.hpp"
+
+namespace tessera {
+
+namespace {
+
+std::uint64_t next_number = 1;
+bool grads_enabled = true;
+
+/// Nodes whose last owner is gone; the outermost dispose() deletes them one by one.
+thread_local std::vector<const Node*>* doomed = nullptr;
+
+}  // namespace
+
+Node::Node() : number(next_number++) {}
+
+void Node::dispose() const {
+  if (doomed != nullptr) {
+    doomed->push_back(this);
+    return;
+  }
+  std::vector<const Node*> list{this};
+  doomed = &list;
+  while (!list.empty()) {
+    const Node* node = list.back();
+    list.pop_back();
+    delete node;
+  }
+  doomed = nullptr;
+}
+
+void Node::release_saved() {
+  for (Input& input : inputs) input.saved = {};
+  for (Output& output : outputs) output.saved = {};
+  released = true;
+}
+
+bool grad_enabled() { return grads_enabled; }
+NoGrad::NoGrad() : previous_(grads_enabled) { grads_enabled = false; }
+NoGrad::~NoGrad() { grads_enabled = previous_; }
+EnableGrad::EnableGrad() : previous_(grads_enabled) { grads_enabled = true; }
+EnableGrad::~EnableGrad() { grads_enabled = previous_; }
+
+Tensor require_grad(const Tensor& x) {
+  if (!x.defined()) throw UsageError("require_grad: the tensor is undefined.");
+  if (!is_floating(x.dtype())) {
+    throw DTypeError(str("require_grad: ", x.str(),
+                         " is not floating (gradients need real numbers). Cast it first."));
+  }
+  if (slot_of(x) != nullptr) return x;
+  Ref<Node> node(new Node);
+  node->outputs.push_back({x.layout(), x.dtype(), {}});
+  node->leaf_linear = true;
+  x.set_gradient_state(make_ref<GradSlot>(std::move(node), 0));
+  return x;
+}
+
+bool requires_grad(const Tensor& x) { return slot_of(x) != nullptr; }
+bool is_leaf(const Tensor& x) { return slot_of(x) == nullptr || slot_of(x)->node->is_leaf(); }
+
+void record(const OpDef& op,
+            std::span<const Tensor> inputs,
+            const ArgsRef& args,
+            Outputs& outputs) {
+  if (!grads_enabled || op.vjp == nullptr) return;
+  bool wanted = false;
+  for (const Tensor& x : inputs) wanted |= x.defined() && slot_of(x) != nullptr;
+  if (!wanted) return;
+
+  Ref<Node> node(new Node);
+  node->op = &op;
+  node->args = ArgBlob(args.data, args.bytes);
+  node->dynamic = ArgBlob(args.dynamic, args.dynamic_bytes);
+  node->leaf_linear = op.linear_view;
+  node->inputs.resize(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& x = inputs[i];
+    if (!x.defined()) continue;
+    Node::Input& input = node->inputs[i];
+    input.layout = x.layout();
+    input.dtype = x.dtype();
+    if (const GradSlot* slot = slot_of(x)) {
+      input.producer = slot->node;
+      input.output = slot->output;
+      node->leaf_linear &= slot->node->leaf_linear;
+    }
+    if (op.saved_inputs >> i & 1u) input.saved = {x, x.version()};
+  }
+  for (int j = 0; j < outputs.size(); ++j) {
+    const Tensor& y = outputs[j];
+    Node::Output output{y.layout(), y.dtype(), {}};
+    if (op.saved_outputs >> j & 1u) output.saved = {y.detach(), y.version()};
+    node->outputs.push_back(std::move(output));
+  }
+  for (int j = 0; j < outputs.size(); ++j) {
+    if (!(op.differentiable_outputs >> j & 1u) || !is_floating(outputs[j].dtype())) continue;
+    outputs[j].set_gradient_state(make_ref<GradSlot>(node, j));
+  }
+}
+
+}  // namespace tessera
