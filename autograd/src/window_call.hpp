@@ -43,6 +43,7 @@ class WindowCall {
   std::vector<Input> inputs_;
   parallel::WorkSplit split_;
   std::shared_ptr<const parallel::ExchangePlan> fold_;  // of output 0; null when nothing folds
+  bool local_only_ = false;                             // everything needed is owned
   std::int64_t send_bytes_ = 0;
   int send_messages_ = 0;
 };
