@@ -62,15 +62,27 @@ void convert(const void* from,
   });
 }
 
-BoxRows::BoxRows(const char* op, const Shape& shape, const Box& box, const View& view) {
+void check_view(const char* op, const View& view, const Shape& shape) {
   if (view.device.kind != Device::kCpu)
     throw DeviceError(str(op, ": values lie on ", tessera::str(view.device),
                           " (files are read and written from host memory). Copy them first."));
+  if (view.shape != shape)
+    throw ShapeError(str(op, ": a view of shape ", view.shape, " where ", shape, " is needed."));
+}
+
+void store_row(
+    const View& view, const Index& start, const void* from, DType from_type, std::int64_t count) {
+  std::int64_t offset = 0;
+  for (int d = 0; d < view.dims(); ++d) offset += start[d] * view.strides[d];
+  convert(from, from_type, 1,
+          view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype)),
+          view.dtype, view.dims() > 0 ? view.strides[view.dims() - 1] : 1, count);
+}
+
+BoxRows::BoxRows(const char* op, const Shape& shape, const Box& box, const View& view) {
   if (box.dims() != shape.size() || !Box::whole(shape).contains(box))
     throw ShapeError(str(op, ": box ", box.str(), " does not lie in shape ", shape.str(), "."));
-  if (view.shape != box.shape())
-    throw ShapeError(str(op, ": view of shape ", view.shape.str(), " for box ", box.str(),
-                         " of shape ", box.shape().str(), "."));
+  check_view(op, view, box.shape());
   const Strides array = row_major(shape);
   int last = shape.size() - 1;
   if (last >= 0) {

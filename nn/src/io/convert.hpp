@@ -19,6 +19,14 @@ void convert(const void* from,
 /// Throws DTypeError when `convert` could never do this.
 void check_convertible(const char* op, DType from, DType to);
 
+/// Throws ShapeError when `view` has another shape, DeviceError when it is not in host memory; both
+/// name `op`.
+void check_view(const char* op, const View& view, const Shape& shape);
+
+/// Converts `count` dense elements into `view` along its last dimension, starting at `start`.
+void store_row(
+    const View& view, const Index& start, const void* from, DType from_type, std::int64_t count);
+
 /// A hyper-rectangular part of a dense row-major array beside a strided view of the same shape, as
 /// rows that are contiguous in the array. Dimensions that are whole in both are merged, so that
 /// rows are as long as they can be.
