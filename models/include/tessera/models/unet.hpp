@@ -1,0 +1,114 @@
+#pragma once
+
+#include <tessera/nn/layers.hpp>
+
+namespace tessera::models {
+
+/// Options of UNet.
+struct UNetOptions {
+  enum class Down : std::uint8_t { kConv, kMaxPool, kAvgPool };
+  enum class Up : std::uint8_t { kTransposed, kLinear, kNearest };
+  enum class InputSkip : std::uint8_t { kNone, kNearest, kLinear, kCubic };
+
+  int dims = 2;  ///< domain dimensions, 1 to 3
+  std::int64_t in_channels = 1;
+  std::int64_t out_channels = 1;
+  std::int64_t base = 32;  ///< channels of the finest level
+  /// Channels of level l are base * multipliers[l]; one entry per level, each half as fine.
+  std::vector<std::int64_t> multipliers = {1, 2, 4, 8};
+  int blocks = 1;                ///< residual blocks per level, on the way down and up
+  std::int64_t norm_groups = 8;  ///< groups of the group norms; 0: no normalisation
+  Activation activation = Activation::kSilu;
+  double dropout = 0.0;
+  Down down = Down::kConv;  ///< 3^dims convolution of stride 2, or pooling of 2
+  Up up = Up::kTransposed;  ///< 2^dims transposed convolution, or interpolation and 1x1 convolution
+  std::int64_t kernel = 3;  ///< of the residual blocks; odd
+  std::vector<EdgeRule> edges = {};  ///< one per domain dimension, or one for all; default zero
+  /// The output has `upscale` times as many elements in each domain dimension (pixel shuffle).
+  std::int64_t upscale = 1;
+  /// Adds the input (its first out_channels channels), interpolated to the output's size: the
+  /// network learns what the interpolation lacks, and starts at zero.
+  InputSkip input_skip = InputSkip::kNone;
+  /// Shifts each block of upscale^dims outputs so that its mean is the input element (the additive
+  /// constraint layer of Harder et al. 2023), for inputs that are block means.
+  bool conserve_means = false;
+  std::uint64_t seed = 0;
+};
+
+/// x + conv(act(conv(x))) with group norms before the activations where there are any, then
+/// norm-act-conv twice (He et al. 2016); a 1x1 convolution carries x where the channels change.
+class ResidualBlock : public nn::Layer {
+ public:
+  ResidualBlock(
+      std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype);
+  void fields(nn::Fields& f) override;
+  Tensor forward(const Tensor& x) const override;
+  std::string describe() const override { return "ResidualBlock"; }
+
+ private:
+  Activation activation_;
+  std::optional<nn::GroupNorm> norm1_;
+  std::optional<nn::GroupNorm> norm2_;
+  nn::Conv conv1_;
+  nn::Conv conv2_;
+  nn::Dropout dropout_;
+  std::optional<nn::Conv> shortcut_;
+};
+
+/// U-Net (Ronneberger et al. 2015) of residual blocks, in 1 to 3 domain dimensions:
+/// x [N, domain..., in_channels] -> [N, upscale * domain..., out_channels].
+///
+/// Any domain size works: a level of n elements is followed by one of ceil(n / 2), and the ascent
+/// goes back to exactly n. Parts whose boundaries are multiples of total_stride() align on all
+/// levels. The domain may be split over any mesh axes, the batch too.
+class UNet : public nn::Layer {
+ public:
+  /// Throws UsageError for options that contradict each other.
+  explicit UNet(const UNetOptions& options, const Mesh& mesh, DType dtype = DType::kFloat32);
+  void fields(nn::Fields& f) override;
+  Tensor forward(const Tensor& x) const override;
+  std::string describe() const override;
+
+  const UNetOptions& options() const { return options_; }
+  /// Elements of the input that one element of the coarsest level stands for, per dimension.
+  std::int64_t total_stride() const { return std::int64_t{1} << (options_.multipliers.size() - 1); }
+
+ private:
+  struct Descent : nn::Module {
+    Descent(std::int64_t in,
+            std::int64_t out,
+            const UNetOptions& options,
+            const Mesh& mesh,
+            DType dtype);
+    void fields(nn::Fields& f) override;
+    Tensor operator()(const Tensor& x) const;
+    std::string describe() const override { return "Descent"; }
+    std::optional<nn::Conv> conv;
+    std::unique_ptr<nn::Layer> pool;
+    std::vector<ResidualBlock> blocks;
+  };
+  struct Ascent : nn::Module {
+    Ascent(std::int64_t in,
+           std::int64_t out,
+           const UNetOptions& options,
+           const Mesh& mesh,
+           DType dtype);
+    void fields(nn::Fields& f) override;
+    Tensor operator()(const Tensor& x, const Tensor& skip) const;
+    std::string describe() const override { return "Ascent"; }
+    InterpolateMode mode = InterpolateMode::kNearest;
+    std::optional<nn::ConvTranspose> transposed;
+    std::optional<nn::Conv> conv;
+    std::vector<ResidualBlock> blocks;
+  };
+
+  UNetOptions options_;
+  nn::Conv stem_;
+  std::vector<ResidualBlock> blocks_;
+  std::vector<Descent> down_;
+  std::vector<Ascent> up_;  // coarsest first
+  std::optional<nn::GroupNorm> norm_;
+  nn::Conv head_;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,259 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/models/unet.hpp>
+
+namespace tessera::models {
+namespace {
+
+using Down = UNetOptions::Down;
+using Up = UNetOptions::Up;
+using InputSkip = UNetOptions::InputSkip;
+
+const UNetOptions& checked(const UNetOptions& o) {
+  if (o.dims < 1 || o.dims > 3) {
+    throw UsageError(str("unet: ", o.dims, " domain dimensions. Choose 1, 2 or 3."));
+  }
+  if (o.multipliers.empty() || o.multipliers.size() > 16) {
+    throw UsageError(str("unet: ", o.multipliers.size(),
+                         " levels (one per channel multiplier). Give 1 to 16 multipliers."));
+  }
+  if (o.blocks < 1 || o.upscale < 1 || o.kernel < 1 || o.kernel % 2 == 0) {
+    throw UsageError(str("unet: blocks ", o.blocks, ", upscale ", o.upscale, ", kernel ", o.kernel,
+                         " (all must be at least 1, the kernel odd)."));
+  }
+  const bool adds_input = o.input_skip != InputSkip::kNone || o.conserve_means;
+  if (adds_input && o.in_channels < o.out_channels) {
+    throw UsageError(str("unet: ", o.in_channels, " input channels cannot be added to ",
+                         o.out_channels,
+                         " output channels. Leave out input_skip and conserve_means, or give at "
+                         "least as many input channels."));
+  }
+  return o;
+}
+
+std::int64_t channels(const UNetOptions& o, std::size_t level) {
+  return o.base * o.multipliers[level];
+}
+
+nn::Conv block_conv(
+    std::int64_t in, std::int64_t out, const UNetOptions& o, const Mesh& mesh, DType dtype) {
+  return nn::Conv({.dims = o.dims, .in = in, .out = out, .kernel = {o.kernel}, .edges = o.edges},
+                  mesh, dtype);
+}
+
+nn::Conv pointwise(
+    std::int64_t in, std::int64_t out, const UNetOptions& o, const Mesh& mesh, DType dtype) {
+  return nn::Conv({.dims = o.dims, .in = in, .out = out, .kernel = {1}}, mesh, dtype);
+}
+
+std::optional<nn::GroupNorm> norm_act(std::int64_t channels,
+                                      const UNetOptions& o,
+                                      const Mesh& mesh,
+                                      DType dtype) {
+  if (o.norm_groups == 0) return std::nullopt;
+  return nn::GroupNorm({.groups = o.norm_groups, .channels = channels, .activation = o.activation},
+                       mesh, dtype);
+}
+
+nn::Conv head_conv(const UNetOptions& o, const Mesh& mesh, DType dtype) {
+  std::int64_t out = o.out_channels;
+  for (int d = 0; d < o.dims; ++d) out *= o.upscale;
+  // Zero weights where the output is a correction: training starts from the interpolation.
+  const nn::Init init = o.input_skip == InputSkip::kNone ? nn::Init{} : nn::init::zeros();
+  return nn::Conv({.dims = o.dims,
+                   .in = channels(o, 0),
+                   .out = out,
+                   .kernel = {o.kernel},
+                   .edges = o.edges,
+                   .weight_init = init,
+                   .bias_init = init},
+                  mesh, dtype);
+}
+
+InterpolateMode mode_of(InputSkip skip) {
+  switch (skip) {
+    case InputSkip::kLinear:
+      return InterpolateMode::kLinear;
+    case InputSkip::kCubic:
+      return InterpolateMode::kCubic;
+    case InputSkip::kNearest:
+    case InputSkip::kNone:
+      break;
+  }
+  return InterpolateMode::kNearest;
+}
+
+Dims domain_of(const Tensor& x) {
+  Dims size;
+  for (int d = 1; d + 1 < x.dims(); ++d) size.push_back(x.size(d));
+  return size;
+}
+
+}  // namespace
+
+ResidualBlock::ResidualBlock(
+    std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype)
+    : activation_(options.activation),
+      norm1_(norm_act(in, options, mesh, dtype)),
+      norm2_(norm_act(out, options, mesh, dtype)),
+      conv1_(block_conv(in, out, options, mesh, dtype)),
+      conv2_(block_conv(out, out, options, mesh, dtype)),
+      dropout_(options.dropout) {
+  if (in != out) shortcut_.emplace(pointwise(in, out, options, mesh, dtype));
+}
+
+void ResidualBlock::fields(nn::Fields& f) {
+  f("norm1", norm1_);
+  f("conv1", conv1_);
+  f("norm2", norm2_);
+  f("dropout", dropout_);
+  f("conv2", conv2_);
+  f("shortcut", shortcut_);
+}
+
+Tensor ResidualBlock::forward(const Tensor& x) const {
+  Tensor h = conv1_(norm1_ ? (*norm1_)(x) : x);
+  h = norm2_ ? (*norm2_)(h) : nn::activate(h, activation_);
+  h = conv2_(dropout_(h));
+  return (shortcut_ ? (*shortcut_)(x) : x) + h;
+}
+
+UNet::Descent::Descent(
+    std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype) {
+  if (options.down == Down::kConv) {
+    conv.emplace(nn::ConvLayerOptions{.dims = options.dims,
+                                      .in = in,
+                                      .out = out,
+                                      .kernel = {3},
+                                      .stride = {2},
+                                      .edges = options.edges},
+                 mesh, dtype);
+  } else {
+    const PoolOptions halve = {.kernel = Dims::filled(options.dims, 2), .ceil_mode = true};
+    if (options.down == Down::kMaxPool) {
+      pool = std::make_unique<nn::MaxPool>(halve);
+    } else {
+      pool = std::make_unique<nn::AvgPool>(halve);
+    }
+  }
+  for (int b = 0; b < options.blocks; ++b) {
+    blocks.emplace_back(b == 0 && pool ? in : out, out, options, mesh, dtype);
+  }
+}
+
+void UNet::Descent::fields(nn::Fields& f) {
+  f("conv", conv);
+  f("pool", pool);
+  f("blocks", blocks);
+}
+
+Tensor UNet::Descent::operator()(const Tensor& x) const {
+  Tensor y = conv ? (*conv)(x) : (*pool)(x);
+  for (const ResidualBlock& block : blocks) y = block(y);
+  return y;
+}
+
+UNet::Ascent::Ascent(
+    std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype) {
+  if (options.up == Up::kTransposed) {
+    transposed.emplace(
+        nn::ConvLayerOptions{
+            .dims = options.dims, .in = in, .out = out, .kernel = {2}, .stride = {2}},
+        mesh, dtype);
+  } else {
+    if (options.up == Up::kLinear) mode = InterpolateMode::kLinear;
+    conv.emplace(pointwise(in, out, options, mesh, dtype));
+  }
+  for (int b = 0; b < options.blocks; ++b) {
+    blocks.emplace_back(b == 0 ? 2 * out : out, out, options, mesh, dtype);
+  }
+}
+
+void UNet::Ascent::fields(nn::Fields& f) {
+  f("transposed", transposed);
+  f("conv", conv);
+  f("blocks", blocks);
+}
+
+Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
+  const Dims size = domain_of(skip);
+  // The 1x1 convolution goes first: it commutes with the interpolation and is cheaper there.
+  const Tensor finer = transposed
+                           ? transposed->forward_to(x, size)
+                           : interpolate((*conv)(x), size, {.mode = mode, .like = skip.layout()});
+  Tensor y = concat({finer, skip}, -1);
+  for (const ResidualBlock& block : blocks) y = block(y);
+  return y;
+}
+
+UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
+    : options_(checked(options)),
+      stem_(block_conv(options.in_channels, channels(options, 0), options, mesh, dtype)),
+      norm_(norm_act(channels(options, 0), options, mesh, dtype)),
+      head_(head_conv(options, mesh, dtype)) {
+  for (int b = 0; b < options.blocks; ++b) {
+    blocks_.emplace_back(channels(options, 0), channels(options, 0), options, mesh, dtype);
+  }
+  for (std::size_t l = 1; l < options.multipliers.size(); ++l) {
+    down_.emplace_back(channels(options, l - 1), channels(options, l), options, mesh, dtype);
+  }
+  for (std::size_t l = options.multipliers.size() - 1; l > 0; --l) {
+    up_.emplace_back(channels(options, l), channels(options, l - 1), options, mesh, dtype);
+  }
+  nn::initialize(*this, options.seed);
+}
+
+void UNet::fields(nn::Fields& f) {
+  f("stem", stem_);
+  f("blocks", blocks_);
+  f("down", down_);
+  f("up", up_);
+  f("norm", norm_);
+  f("head", head_);
+}
+
+Tensor UNet::forward(const Tensor& x) const {
+  const UNetOptions& o = options_;
+  if (x.dims() != o.dims + 2 || x.size(-1) != o.in_channels) {
+    throw ShapeError(str("unet: input ", x.shape(), " does not fit ", o.dims,
+                         " domain dimensions and ", o.in_channels,
+                         " channels (the order is [N, domain..., C]). Reshape the input, or change "
+                         "the options."));
+  }
+  std::vector<Tensor> skips;
+  Tensor y = stem_(x);
+  for (const ResidualBlock& block : blocks_) y = block(y);
+  for (const Descent& descent : down_) {
+    skips.push_back(y);
+    y = descent(y);
+  }
+  for (const Ascent& ascent : up_) {
+    y = ascent(y, skips.back());
+    skips.pop_back();
+  }
+  y = head_(norm_ ? (*norm_)(y) : y);
+  if (o.upscale > 1) y = pixel_shuffle(y, o.upscale);
+
+  if (o.input_skip == InputSkip::kNone && !o.conserve_means) return y;
+  const Tensor base = o.in_channels == o.out_channels ? x : slice(x, -1, 0, o.out_channels);
+  if (o.input_skip != InputSkip::kNone) {
+    y = y + nn::upsample(base, o.upscale, mode_of(o.input_skip), o.edges);
+  }
+  if (o.conserve_means) {
+    const Tensor means =
+        o.upscale == 1 ? y : avg_pool(y, {.kernel = Dims::filled(o.dims, o.upscale)});
+    y = y + nn::upsample(base - means, o.upscale, InterpolateMode::kNearest);
+  }
+  return y;
+}
+
+std::string UNet::describe() const {
+  return fmt::format("UNet {}-D, {} -> {} channels, levels of {}", options_.dims,
+                     options_.in_channels, options_.out_channels,
+                     fmt::join(options_.multipliers, ", "));
+}
+
+}  // namespace tessera::models
