@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/kernels/elementwise.hpp>
+#include <tessera/kernels/random.hpp>
 
 // The kernels of the GPU: defined in cuda/*.cu, or by src/nocuda/*.cpp that throw DeviceError.
 
@@ -22,5 +23,12 @@ void axpby(double alpha, const View& a, double beta, const View& b, const View& 
 void mul_add(const View& a, const View& b, const View& c, const View& y);
 void fill(const View& y, double value);
 void copy(const View& x, const View& y);
+
+void random_bits(PhiloxKey key, const Piece& y);
+void random_uniform(PhiloxKey key, double low, double high, const Piece& y);
+void random_normal(PhiloxKey key, double mean, double stddev, const Piece& y);
+void dropout(PhiloxKey key, double p, const View& x, const Piece& y);
+
+void gemm(double alpha, const View& a, const View& b, double beta, const View& c);
 
 }  // namespace tessera::kernels::cuda
