@@ -32,6 +32,8 @@ Tensor permute(const Tensor& x, const Dims& order);
 Tensor reshape(const Tensor& x, const Shape& shape);
 /// Stretches dimensions of size 1, adding leading ones as needed.
 Tensor expand(const Tensor& x, const Shape& shape);
+/// The same, and the stretched dimensions are split as in `like`.
+Tensor expand(const Tensor& x, const Layout& like);
 /// Another element type.
 Tensor cast(const Tensor& x, DType dtype);
 /// [N, d..., r^dims C] -> [N, r d..., C], the channel index running over (offsets..., C) row-major;
