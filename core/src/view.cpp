@@ -47,6 +47,7 @@ const char* name(EdgeRule rule) {
 
 std::int64_t map_edge(EdgeRule rule, std::int64_t i, std::int64_t n) {
   if (i >= 0 && i < n) return i;
+  if (n <= 0) return -1;
   switch (rule) {
     case EdgeRule::kZero:
       return -1;
