@@ -5,16 +5,10 @@
 
 namespace tessera::parallel {
 
-/// to = from; equal shapes, any strides. Element types are equal, or bf16 and f32 (converted).
-/// Throws NotSupported for views on a device other than the CPU, as do the functions below.
-void copy(const View& from, const View& to);
-
-/// to = to op from, in row-major order, so that a destination of stride 0 is a well-defined sum.
-/// Adds bf16 to f32 as well. For bool, sum and maximum are "or", minimum is "and"; a NaN stays one.
+/// to = to op from, for equal shapes and element types. Where `to` repeats an element (stride 0) it
+/// takes the values one after the other in row-major order. For bool, sum and maximum are "or",
+/// minimum is "and"; a NaN stays one.
 void accumulate(const View& from, const View& to, ReduceOp op);
-
-/// to = value
-void fill(const View& to, double value);
 
 /// to = the neutral element of `op`: 0; the lowest value (-infinity); the highest.
 void fill_neutral(const View& to, ReduceOp op);

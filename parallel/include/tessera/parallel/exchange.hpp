@@ -59,7 +59,8 @@ struct AdjointInput {
 /// cells are added to the elements they are images of, on the ranks that own those.
 ///
 /// Sums have a fixed order: what one cell was given in the order of the calls of add(); then, at
-/// the owner, cells by sending rank and plan order. bf16 is rounded after each addition.
+/// the owner, cells by sending rank and plan order. bf16 is rounded after each addition. All
+/// buffers lie on `info.device`.
 class AdjointExchange {
  public:
   AdjointExchange(const Mesh& mesh,
