@@ -92,6 +92,8 @@ std::string compare(const std::string& what,
 
 /// Whether any process of the job says so. Every process must call.
 bool any_process(bool flag);
+/// `failure`, or a word that another process has one: empty on all processes or on none.
+std::string agreed(const std::string& failure);
 /// The number that process 0 has.
 std::uint64_t from_process_0(std::uint64_t value);
 

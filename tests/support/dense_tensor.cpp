@@ -154,6 +154,11 @@ bool any_process(bool flag) {
   return value != 0;
 }
 
+std::string agreed(const std::string& failure) {
+  const bool any = any_process(!failure.empty());
+  return any && failure.empty() ? "failed on another process\n" : failure;
+}
+
 std::uint64_t from_process_0(std::uint64_t value) {
   parallel::broadcast(parallel::Group::world(), &value, sizeof value, 0, {"test", {}, {}}).wait();
   return value;

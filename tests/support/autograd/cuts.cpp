@@ -218,9 +218,7 @@ std::string check_adjoint(const OpCase& c, const OneRank& one, const std::vector
                      describe(layouts), "\n");
     }
   }
-  return any_process(!failure.empty()) && failure.empty()
-             ? "adjoint identity: failed on another process\n"
-             : failure;
+  return agreed(failure);
 }
 
 /// For each input, what each mesh axis does: a dimension, kReplicate or kPartial.
@@ -290,8 +288,7 @@ std::string check_cuts(const OpCase& c) {
     one = one_rank(c);
     return std::string();
   });
-  if (any_process(!failure.empty()))
-    return failure.empty() ? "one rank: failed on another process\n" : failure;
+  if (const std::string all = agreed(failure); !all.empty()) return all;
 
   std::string text;
   Rng rng(c.seed * 7 + 3);

@@ -73,15 +73,15 @@ struct RunContext;
 struct Signature {
   static constexpr int kLike = -1;
 
-  std::vector<Role> in;
-  std::vector<Role> out;
+  std::vector<Role> in = {};
+  std::vector<Role> out = {};
   /// The input whose present placement is kept (kLike: the layout `like`, whose role is that of
   /// output 0). The signature is considered only where that tensor already has the role stated for
   /// it; its boundaries cut the others.
   int driver = 0;
   /// Boundaries of tensor `t` (inputs first, then outputs) from those of the driver; null: the
   /// same.
-  std::function<Bounds(int t, const Bounds& driver)> bounds;
+  std::function<Bounds(int t, const Bounds& driver)> bounds = {};
   ReduceOp partial_op = ReduceOp::kSum;
   /// Null: exchange the windows, then `local`. Otherwise an algorithm with communication of its own
   /// (ring, routed gather, FFT). Groups that name the same `run` are handed to it in one call.
@@ -98,7 +98,7 @@ struct Window {
   int work_dim = 0;
   /// The input interval (virtual coordinates: may leave the domain) that a non-empty interval of
   /// the work needs. Both ends must not decrease when the ends of the work interval grow.
-  std::function<Interval(Interval work)> need;
+  std::function<Interval(Interval work)> need = {};
   EdgeRule edge = EdgeRule::kZero;
 };
 
