@@ -2,24 +2,24 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
-
 #include <tessera/core/mesh.hpp>
+#include <vector>
 
 namespace tessera::parallel {
 
 /// The processes that take part in a collective, in a fixed order.
 ///
-/// A cheap handle: equal groups are the same object, compared by pointer. Making one does not communicate.
+/// A cheap handle: equal groups are the same object, compared by pointer. Making one does not
+/// communicate.
 class Group {
  public:
   /// This process alone.
   Group();
-  /// The given processes; their order is the order of sums and of gathered pieces. Throws UsageError on an empty list,
-  /// duplicates or processes that the job does not have.
+  /// The given processes; their order is the order of sums and of gathered pieces. Throws
+  /// UsageError on an empty list, duplicates or processes that the job does not have.
   static Group of(const std::vector<int>& processes);
-  /// The processes of `mesh` that share every coordinate of this process outside `axes`, in mesh order. Throws
-  /// UsageError when this process is not part of the mesh.
+  /// The processes of `mesh` that share every coordinate of this process outside `axes`, in mesh
+  /// order. Throws UsageError when this process is not part of the mesh.
   static Group of(const Mesh& mesh, AxisMask axes);
   /// All processes of the job.
   static Group world();

@@ -2,10 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <tessera/core/mesh.hpp>
 #include <type_traits>
 #include <vector>
-
-#include <tessera/core/mesh.hpp>
 
 namespace tessera {
 
@@ -16,11 +15,13 @@ struct RuntimeOptions {
   int threads = 0;
 };
 
-/// The job: starts MPI (or adopts an MPI that is already initialised), and ends it. One per program; one process
-/// without mpiexec is a job of one. Programs that never make one are a job of one process too.
+/// The job: starts MPI (or adopts an MPI that is already initialised), and ends it. One per
+/// program; one process without mpiexec is a job of one. Programs that never make one are a job of
+/// one process too.
 ///
-/// The destructor waits for the other processes. When the job has failed, or an exception is on its way through,
-/// it ends the job with one report and exit code 70 instead. An exception that leaves main() does the same.
+/// The destructor waits for the other processes. When the job has failed, or an exception is on its
+/// way through, it ends the job with one report and exit code 70 instead. An exception that leaves
+/// main() does the same.
 class Runtime {
  public:
   /// Throws UsageError when there is one already, CommError when the MPI library is not MPICH.
@@ -38,8 +39,9 @@ class Runtime {
   /// All processes as a mesh: Mesh::world.
   Mesh mesh(const std::vector<MeshAxis>& axes) const { return Mesh::world(axes); }
 
-  /// Runs `f` and returns its int (or 0). An exception from it fails the job: every process ends with one report and
-  /// exit code 70. `int main(int argc, char** argv) { Runtime runtime(argc, argv); return runtime.guard([&] {...}); }`
+  /// Runs `f` and returns its int (or 0). An exception from it fails the job: every process ends
+  /// with one report and exit code 70. `int main(int argc, char** argv) { Runtime runtime(argc,
+  /// argv); return runtime.guard([&] {...}); }`
   template <class F>
   int guard(F&& f) {
     try {
@@ -62,7 +64,6 @@ class Runtime {
   int local_size_ = 1;
   int exceptions_ = 0;
   std::uint64_t seed_ = 0;
-  bool owns_mpi_ = false;
 };
 
 }  // namespace tessera

@@ -3,14 +3,13 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
-
 #include <tessera/parallel/transport.hpp>
+#include <vector>
 
 namespace tessera::parallel {
 
-/// What this process has communicated with others. Messages and bytes count what it sent, exactly; messages to itself
-/// and those of the check mode do not count.
+/// What this process has communicated with others. Messages and bytes count what it sent, exactly;
+/// messages to itself and those of the check mode do not count.
 struct CommCounters {
   std::int64_t calls = 0;
   std::int64_t messages = 0;
@@ -23,7 +22,9 @@ struct CommCounters {
 
 struct CommStats {
   std::array<CommCounters, kCallKinds> kinds;
-  const CommCounters& operator[](CallKind kind) const { return kinds[static_cast<std::size_t>(kind)]; }
+  const CommCounters& operator[](CallKind kind) const {
+    return kinds[static_cast<std::size_t>(kind)];
+  }
   /// send, recv and exchange together.
   CommCounters point_to_point() const;
   CommCounters total() const;

@@ -3,13 +3,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
-
 #include <tessera/core/dtype.hpp>
 #include <tessera/core/layout.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/core/ref.hpp>
 #include <tessera/parallel/group.hpp>
+#include <vector>
 
 namespace tessera::parallel {
 
@@ -44,8 +43,8 @@ struct Recv {
 /// For the report of a failure: who asks, about which tensor. `op` is a literal.
 struct CallInfo {
   const char* op = "";
-  Layout layout;
-  Device device;  ///< where the buffers lie
+  Layout layout = {};
+  Device device = {};  ///< where the buffers lie
 };
 
 /// One communication call, as the transport sees it.
@@ -75,7 +74,8 @@ struct Call {
 /// A call in flight.
 class Operation : public RefCounted {
  public:
-  /// Tests without blocking and starts the next stage where there is one; true when done, and ever after.
+  /// Tests without blocking and starts the next stage where there is one; true when done, and ever
+  /// after.
   virtual bool advance() = 0;
   /// Processes whose messages have not come yet (or that have not taken ours).
   virtual std::vector<int> missing() const { return {}; }
@@ -88,18 +88,20 @@ class Operation : public RefCounted {
   std::int64_t bytes_ = 0;
 };
 
-/// Moves bytes and takes sums: the seam between the calls and what carries them (MPI; one process alone; NCCL), where
-/// tests put transports that misbehave.
+/// Moves bytes and takes sums: the seam between the calls and what carries them (MPI; one process
+/// alone; NCCL), where tests put transports that misbehave.
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Starts the call on the calling thread and returns at once. Buffers must stay until the operation is done.
+  /// Starts the call on the calling thread and returns at once. Buffers must stay until the
+  /// operation is done.
   virtual Ref<Operation> start(const Call& call) = 0;
 };
 
 /// The transport for buffers on devices of this kind; throws NotSupported when there is none.
 Transport& transport(Device::Kind kind = Device::kCpu);
 /// Puts another in its place and returns the old one (which a wrapper forwards to).
-std::unique_ptr<Transport> exchange_transport(Device::Kind kind, std::unique_ptr<Transport> transport);
+std::unique_ptr<Transport> exchange_transport(Device::Kind kind,
+                                              std::unique_ptr<Transport> transport);
 
 }  // namespace tessera::parallel

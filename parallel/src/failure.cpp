@@ -1,0 +1,194 @@
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <tessera/core/error.hpp>
+#include <tessera/parallel/failure.hpp>
+
+#include "flight.hpp"
+#include "mpi.hpp"
+#include "remote_failure.hpp"
+
+namespace tessera::parallel {
+
+namespace {
+
+// How long the process that writes the report waits for others, and others for it, in seconds.
+constexpr double kGatherSeconds = 0.3;
+constexpr double kAnswerSeconds = 2;
+constexpr double kYieldSeconds = 10;
+
+struct State {
+  std::map<int, std::string> failures;  // by process
+  std::map<int, std::string> answers;   // to our query
+  int reporter = -1;                    // lowest other process that asks for the same
+};
+State& state() {
+  static State* const instance = new State;
+  return *instance;
+}
+
+void send_to_others(mpi::Control::Type type, std::string_view text) {
+  if (!mpi::active()) return;
+  mpi::Control message;
+  message.type = type;
+  message.origin = process().rank;
+  message.set_text(text);
+  for (int peer = 0; peer < process().count; ++peer) {
+    if (peer != process().rank) mpi::send_control(peer, message);
+  }
+}
+
+template <class Done>
+void poll_for(double seconds, Done&& done) {
+  const Clock::time_point start = Clock::now();
+  while (!done() && std::chrono::duration<double>(Clock::now() - start).count() < seconds) {
+    poll_control();
+    sched_yield();
+  }
+}
+
+std::string join(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    text += str(i > 0 ? ", " : "", numbers[i]);
+    if (last > i) text += str(last > i + 1 ? ".." : ", ", numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+void print(const std::string& text) {
+  std::fflush(nullptr);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+void poll_control() {
+  if (!mpi::active()) return;
+  State& s = state();
+  mpi::Control message;
+  while (mpi::receive_control(message)) {
+    switch (message.type) {
+      case mpi::Control::kFail:
+        s.failures.emplace(message.origin, message.text.data());
+        break;
+      case mpi::Control::kStatus:
+        s.answers[message.origin] = message.text.data();
+        break;
+      case mpi::Control::kQuery: {
+        if (s.reporter < 0 || message.origin < s.reporter) s.reporter = message.origin;
+        const int asker = message.origin;
+        message.type = mpi::Control::kStatus;
+        message.origin = process().rank;
+        message.set_text(activity());
+        mpi::send_control(asker, message);
+        break;
+      }
+    }
+  }
+}
+
+void fail_job(std::string_view what) {
+  try {
+    if (!state().failures.emplace(process().rank, what).second) return;
+    send_to_others(mpi::Control::kFail, what);
+  } catch (const std::exception& error) {
+    // The message did not get out; the others notice by their watchdog.
+    std::fprintf(stderr, "tessera: %s\n", error.what());
+  }
+}
+
+bool job_failed() { return !state().failures.empty(); }
+
+std::string failure_text() {
+  std::string text;
+  for (const auto& [origin, what] : state().failures) {
+    text += str(text.empty() ? "" : "; ", "process ", origin, ": ", what);
+  }
+  return text;
+}
+
+void check_job(const char* op) {
+  if (!job_failed()) return;
+  throw RemoteFailure(str(op, ": the job has failed (", failure_text(),
+                          "). It ends; nothing can be sent any more."));
+}
+
+void end_failed_job() {
+  State& s = state();
+  try {
+    const int self = process().rank;
+    if (self == 0) {
+      poll_for(kGatherSeconds,
+               [&] { return static_cast<int>(s.failures.size()) == process().count; });
+    } else {
+      poll_for(kYieldSeconds, [] { return false; });
+    }
+  } catch (const std::exception&) {
+    // Report what is known.
+  }
+  std::string report;
+  if (process().count == 1) {
+    for (const auto& [origin, what] : s.failures) report += str("tessera: ", what, "\n");
+  } else {
+    std::map<std::string, std::vector<int>> origins;
+    for (const auto& [origin, what] : s.failures) origins[what].push_back(origin);
+    report = "tessera: the job has failed\n";
+    for (const auto& [what, processes] : origins) {
+      report += str(processes.size() > 1 ? "  processes " : "  process ", join(processes), " of ",
+                    process().count, ": ", what, "\n");
+    }
+    const std::string calls = recent_calls_text(4);
+    if (!calls.empty()) report += str("  last calls of process ", process().rank, ":\n", calls);
+  }
+  print(report);
+  mpi::abort(kFailureExitCode);
+}
+
+void end_stuck_job(const Request::Flight& flight, double seconds) {
+  State& s = state();
+  const int self = process().rank;
+  const std::vector<int> missing =
+      flight.operation ? flight.operation->missing() : std::vector<int>();
+  try {
+    s.answers.clear();
+    send_to_others(mpi::Control::kQuery, "");
+    const auto lower_reports = [&] { return s.reporter >= 0 && s.reporter < self; };
+    poll_for(kAnswerSeconds, [&] {
+      return lower_reports() || static_cast<int>(s.answers.size()) == process().count - 1;
+    });
+    if (lower_reports()) poll_for(kYieldSeconds, [] { return false; });
+  } catch (const std::exception&) {
+    // Report what is known.
+  }
+  std::string report =
+      str("tessera: no progress for ", static_cast<std::int64_t>(seconds + 0.5),
+          " s (TESSERA_TIMEOUT); the job ends\n  process ", self, " waits for ",
+          flight.record.str(), "\n  not arrived: ",
+          missing.empty() ? "unknown"
+                          : (missing.size() > 1 ? "processes " : "process ") + join(missing),
+          "\n");
+  for (int p = 0; p < process().count; ++p) {
+    if (p == self) continue;
+    const auto it = s.answers.find(p);
+    report += str("  process ", p, " ",
+                  it != s.answers.end()
+                      ? it->second
+                      : "does not answer (long work without communication, stopped, or gone)",
+                  "\n");
+  }
+  report += str("  last calls of process ", self, ":\n", recent_calls_text(8),
+                "  Where work between two calls takes longer, raise TESSERA_TIMEOUT (seconds; 0: "
+                "wait for ever).\n");
+  print(report);
+  mpi::abort(kFailureExitCode);
+}
+
+}  // namespace tessera::parallel

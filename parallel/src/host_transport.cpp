@@ -1,0 +1,148 @@
+#include "host_transport.hpp"
+
+#include <cstring>
+#include <tessera/core/error.hpp>
+
+namespace tessera::parallel {
+
+namespace {
+
+// Stages of one call and calls of one pair share the tag space; a pair would need 2^24 calls in
+// flight to meet itself.
+constexpr std::uint32_t kTagCycle = 1u << 24;
+constexpr int kStages = 4;
+
+}  // namespace
+
+std::vector<int> SelfMessage::missing() const { return {process().rank}; }
+
+int HostTransport::next_tag(int peer) {
+  const auto index = static_cast<std::size_t>(peer);
+  if (index >= pair_calls_.size()) pair_calls_.resize(static_cast<std::size_t>(process().count), 0);
+  return static_cast<int>(pair_calls_[index]++ % kTagCycle) * kStages;
+}
+
+std::vector<int> HostTransport::tags(const Group& group) {
+  std::vector<int> result(static_cast<std::size_t>(group.size()), 0);
+  for (int r = 0; r < group.size(); ++r) {
+    if (r != group.rank()) result[static_cast<std::size_t>(r)] = next_tag(group.process_of(r));
+  }
+  return result;
+}
+
+Ref<Operation> HostTransport::start(const Call& call) {
+  switch (call.kind) {
+    case CallKind::kSend:
+    case CallKind::kRecv:
+      return call.peer == process().rank ? to_self(call) : point_to_point(call);
+    case CallKind::kExchange:
+      return exchange(call);
+    case CallKind::kBarrier: {
+      auto operation = make_ref<BatchOperation>();
+      operation->tags = tags(call.group);
+      for (int r = 0; r < call.group.size(); ++r) {
+        if (r == call.group.rank()) continue;
+        const int peer = call.group.process_of(r);
+        const int tag = operation->tags[static_cast<std::size_t>(r)];
+        operation->batch.recv(nullptr, 0, peer, tag);
+        operation->batch.send(nullptr, 0, peer, tag);
+      }
+      operation->count_sent();
+      return operation;
+    }
+    case CallKind::kBroadcast:
+      return start_broadcast(call, tags(call.group));
+    case CallKind::kAllGather:
+      return start_all_gather(call, tags(call.group));
+    case CallKind::kAllToAll:
+      return start_all_to_all(call, tags(call.group));
+    case CallKind::kAllReduce:
+    case CallKind::kReduceScatter:
+      return start_reduction(call, tags(call.group));
+  }
+  throw UsageError("transport: unknown kind of call. Use one of CallKind.");
+}
+
+Ref<Operation> HostTransport::point_to_point(const Call& call) {
+  auto operation = make_ref<BatchOperation>();
+  operation->batch = Batch(mpi::Channel::kUser);
+  if (call.kind == CallKind::kSend) {
+    operation->batch.send(call.in, call.in_counts[0], call.peer, call.tag);
+  } else {
+    operation->batch.recv(call.out, call.out_counts[0], call.peer, call.tag);
+  }
+  operation->count_sent();
+  return operation;
+}
+
+Ref<Operation> HostTransport::to_self(const Call& call) {
+  auto message = make_ref<SelfMessage>();
+  message->sends = call.kind == CallKind::kSend;
+  message->in = call.in;
+  message->out = call.out;
+  message->bytes = message->sends ? call.in_counts[0] : call.out_counts[0];
+  auto& waiting = self_messages_[call.tag];
+  if (waiting.empty() || waiting.front()->sends == message->sends) {
+    waiting.push_back(message);
+    return message;
+  }
+  const Ref<SelfMessage> other = waiting.front();
+  if (other->bytes != message->bytes) {
+    throw CommError(str("receive: the message to itself has ",
+                        (message->sends ? message : other)->bytes, " instead of the ",
+                        (message->sends ? other : message)->bytes,
+                        " bytes expected. Make the two sizes equal."));
+  }
+  const void* from = message->sends ? message->in : other->in;
+  void* to = message->sends ? other->out : message->out;
+  if (message->bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(message->bytes));
+  message->matched = true;
+  other->matched = true;
+  waiting.pop_front();
+  return message;
+}
+
+Ref<Operation> HostTransport::exchange(const Call& call) {
+  const int self = process().rank;
+  auto recv = call.recvs.begin();
+  const auto next_from_self = [&] {
+    while (recv != call.recvs.end() && recv->peer != self) ++recv;
+    return recv != call.recvs.end();
+  };
+  bool matches = true;
+  for (const Send& message : call.sends) {
+    if (message.peer != self) continue;
+    matches = matches && next_from_self() && recv->bytes == message.bytes;
+    if (!matches) break;
+    if (message.bytes > 0) {
+      std::memcpy(recv->data, message.data, static_cast<std::size_t>(message.bytes));
+    }
+    ++recv;
+  }
+  if (!matches || next_from_self()) {
+    throw CommError(
+        "exchange: messages of this process to itself do not match. Give both sides alike.");
+  }
+
+  auto operation = make_ref<BatchOperation>();
+  std::unordered_map<int, int> tag_of;
+  const auto tag = [&](int peer) {
+    const auto [it, fresh] = tag_of.try_emplace(peer, 0);
+    if (fresh) it->second = next_tag(peer);
+    return it->second;
+  };
+  for (const Recv& message : call.recvs) {
+    if (message.peer != self) {
+      operation->batch.recv(message.data, message.bytes, message.peer, tag(message.peer));
+    }
+  }
+  for (const Send& message : call.sends) {
+    if (message.peer != self) {
+      operation->batch.send(message.data, message.bytes, message.peer, tag(message.peer));
+    }
+  }
+  operation->count_sent();
+  return operation;
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <tessera/core/error.hpp>
+#include <tessera/core/threads.hpp>
+#include <tessera/parallel/communicator.hpp>
+#include <tessera/parallel/failure.hpp>
+#include <tessera/parallel/runtime.hpp>
+#include <thread>
+
+#include "flight.hpp"
+#include "mpi.hpp"
+#include "remote_failure.hpp"
+
+namespace tessera {
+
+namespace {
+
+bool exists = false;
+std::terminate_handler previous_terminate = nullptr;
+
+// Makes the exception that is being handled this process's failure, unless it only repeats
+// another's.
+void fail_with(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const parallel::RemoteFailure&) {
+  } catch (const std::exception& error) {
+    parallel::fail_job(error.what());
+  } catch (...) {
+    parallel::fail_job("an exception that is not a std::exception");
+  }
+}
+
+void on_terminate() {
+  if (const std::exception_ptr exception = std::current_exception()) {
+    fail_with(exception);
+    parallel::end_failed_job();
+  }
+  if (previous_terminate != nullptr) previous_terminate();
+  std::abort();
+}
+
+std::uint64_t seed_from_environment(std::uint64_t otherwise) {
+  const char* text = std::getenv("TESSERA_SEED");
+  if (text == nullptr) return otherwise;
+  char* end = nullptr;
+  const std::uint64_t value = std::strtoull(text, &end, 0);
+  if (end == text || *end != '\0' || *text == '-') {
+    throw UsageError(str("TESSERA_SEED: '", text, "' is not a number. Use 0 to 2^64 - 1."));
+  }
+  return value;
+}
+
+}  // namespace
+
+Runtime::Runtime(int argc, char** argv, const RuntimeOptions& options)
+    : exceptions_(std::uncaught_exceptions()), seed_(seed_from_environment(options.seed)) {
+  if (exists) {
+    throw UsageError("runtime: there is one already. Make one Runtime per program, in main().");
+  }
+  const parallel::mpi::Started started = parallel::mpi::start(&argc, &argv);
+  exists = true;
+  set_process(started.process);
+  local_size_ = started.local_size;
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (options.threads > 0) {
+    set_thread_count(options.threads);
+  } else if (std::getenv("TESSERA_THREADS") == nullptr) {
+    set_thread_count(std::max(1, cores / local_size_));
+  }
+  parallel::adopt_thread();
+  parallel::set_oversubscribed(local_size_ > cores);
+  if (started.process.count > 1) set_progress_function(&parallel::poll);
+  previous_terminate = std::set_terminate(&on_terminate);
+}
+
+Runtime::~Runtime() {
+  if (parallel::job_failed()) parallel::end_failed_job();
+  if (size() > 1) {
+    if (std::uncaught_exceptions() > exceptions_) {
+      parallel::fail_job(
+          "an exception left the scope of the Runtime. Catch it inside, or let it leave main(), to "
+          "see its text.");
+      parallel::end_failed_job();
+    }
+    try {
+      // No watchdog: whoever is done early may wait for the others' work.
+      parallel::set_comm_timeout(0);
+      parallel::finish_flights();
+      parallel::barrier(parallel::Group::world(), {.op = "end of the program"}).wait();
+    } catch (...) {
+      fail_with(std::current_exception());
+      parallel::end_failed_job();
+    }
+  }
+  set_progress_function(nullptr);
+  std::set_terminate(previous_terminate);
+  parallel::mpi::stop();
+  set_process({});
+}
+
+std::string Runtime::mpi_version() { return exists ? parallel::mpi::version() : ""; }
+
+void Runtime::fail_with_current_exception() {
+  fail_with(std::current_exception());
+  parallel::end_failed_job();
+}
+
+}  // namespace tessera
