@@ -18,7 +18,8 @@ namespace {
 // How long the process that writes the report waits for others, and others for it, in seconds.
 constexpr double kGatherSeconds = 0.3;
 constexpr double kAnswerSeconds = 2;
-constexpr double kYieldSeconds = 10;
+constexpr double kYieldSeconds = 5;
+constexpr double kYieldSecondsPerProcess = 0.25;  // so that the next one reports alone, too
 
 struct State {
   std::map<int, std::string> failures;  // by process
@@ -129,7 +130,7 @@ void end_failed_job() {
       poll_for(kGatherSeconds,
                [&] { return static_cast<int>(s.failures.size()) == process().count; });
     } else {
-      poll_for(kYieldSeconds, [] { return false; });
+      poll_for(kYieldSeconds + kYieldSecondsPerProcess * self, [] { return false; });
     }
   } catch (const std::exception&) {
     // Report what is known.
@@ -164,7 +165,8 @@ void end_stuck_job(const Request::Flight& flight, double seconds) {
     poll_for(kAnswerSeconds, [&] {
       return lower_reports() || static_cast<int>(s.answers.size()) == process().count - 1;
     });
-    if (lower_reports()) poll_for(kYieldSeconds, [] { return false; });
+    if (lower_reports())
+      poll_for(kYieldSeconds + kYieldSecondsPerProcess * self, [] { return false; });
   } catch (const std::exception&) {
     // Report what is known.
   }

@@ -153,7 +153,7 @@ void progress_all() {
 
 void poll() {
   State& s = state();
-  if (s.owner.load(std::memory_order_relaxed) != std::this_thread::get_id()) return;
+  if (!on_comm_thread()) return;
   if (s.active.empty() && (!mpi::active() || ++s.idle_polls % 32 != 0)) return;
   try {
     progress_all();
@@ -173,6 +173,10 @@ void finish_flights() {
 }
 
 void adopt_thread() { state().owner = std::this_thread::get_id(); }
+
+bool on_comm_thread() {
+  return state().owner.load(std::memory_order_relaxed) == std::this_thread::get_id();
+}
 
 void check_thread(const char* op) {
   const std::thread::id self = std::this_thread::get_id();

@@ -61,6 +61,7 @@ void finish_flights();
 
 /// Makes this thread the one that communicates.
 void adopt_thread();
+bool on_comm_thread();
 /// Throws UsageError on any other thread.
 void check_thread(const char* op);
 /// More processes than cores on this node.

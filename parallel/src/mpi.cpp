@@ -31,9 +31,13 @@ struct State {
   std::deque<ControlSend> control_sends;
   std::vector<MPI_Status> statuses;
   std::vector<int> indices;
+  // MPI_Testsome reports to these two communicators; their handlers before we came.
+  std::array<MPI_Errhandler, 2> handlers{};
   bool owned = false;
 };
 State* state = nullptr;
+
+constexpr std::array kReporting{MPI_COMM_WORLD, MPI_COMM_SELF};
 
 void check(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
@@ -99,6 +103,10 @@ Started start(int* argc, char*** argv) {
   }
   state = new State;
   state->owned = owned;
+  for (std::size_t i = 0; i < kReporting.size(); ++i) {
+    check(MPI_Comm_get_errhandler(kReporting[i], &state->handlers[i]), "start");
+    check(MPI_Comm_set_errhandler(kReporting[i], MPI_ERRORS_RETURN), "start");
+  }
 
   Started result;
   result.owned = owned;
@@ -130,6 +138,10 @@ void stop() {
   }
   for (MPI_Comm& channel : state->channels) MPI_Comm_free(&channel);
   MPI_Comm_free(&state->control);
+  for (std::size_t i = 0; i < kReporting.size(); ++i) {
+    MPI_Comm_set_errhandler(kReporting[i], state->handlers[i]);
+    MPI_Errhandler_free(&state->handlers[i]);
+  }
   const bool owned = state->owned;
   delete state;
   state = nullptr;

@@ -33,7 +33,8 @@ void fail_with(const std::exception_ptr& exception) {
 }
 
 void on_terminate() {
-  if (const std::exception_ptr exception = std::current_exception()) {
+  const std::exception_ptr exception = std::current_exception();
+  if (exception && parallel::on_comm_thread()) {
     fail_with(exception);
     parallel::end_failed_job();
   }

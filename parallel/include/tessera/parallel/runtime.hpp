@@ -43,7 +43,7 @@ class Runtime {
   /// with one report and exit code 70. `int main(int argc, char** argv) { Runtime runtime(argc,
   /// argv); return runtime.guard([&] {...}); }`
   template <class F>
-  int guard(F&& f) {
+  static int guard(F&& f) {
     try {
       if constexpr (std::is_void_v<std::invoke_result_t<F>>) {
         f();

@@ -1,0 +1,279 @@
+// ranks: none
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <tessera/core/error.hpp>
+#include <tessera/parallel/communicator.hpp>
+#include <tessera/parallel/failure.hpp>
+#include <tessera/parallel/runtime.hpp>
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+// Each test starts a job of its own: this program again, with one of the hidden cases below.
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string text;
+
+  int count(const std::string& what) const {
+    int n = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+      ++n;
+    return n;
+  }
+  bool says(const std::string& what) const { return count(what) > 0; }
+};
+
+Outcome run_job(int processes, const std::string& scenario, const std::string& environment = "") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command = str(environment, " ", TESSERA_MPIEXEC, " -n ", processes, " '", self,
+                                  "' 'job: ", scenario, "' 2>&1");
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::array<char, 4096> block;
+  while (const std::size_t n = fread(block.data(), 1, block.size(), pipe)) {
+    outcome.text.append(block.data(), n);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+void sum_of_all(std::int64_t n = 10) {
+  std::vector<float> x(static_cast<std::size_t>(n), 1.0f);
+  const Layout layout = Layout::replicated(Mesh::self(), {2, n});
+  all_reduce(Group::world(), x.data(), n, DType::kFloat32, ReduceOp::kSum,
+             {.op = "mean", .layout = layout})
+      .wait();
+}
+
+}  // namespace
+
+TEST_CASE("job: one process throws", "[.]") {
+  std::exit(Runtime::guard([] {
+    sum_of_all();
+    if (process().rank == 1) throw IoError("read: disk full. Make room.");
+    try {
+      sum_of_all();
+    } catch (const CommError& error) {
+      std::printf("process %d caught: %s\n", process().rank, error.what());
+      // Poisoned: nothing works any more.
+      for (int i = 0; i < 2; ++i) {
+        bool refused = false;
+        try {
+          sum_of_all();
+        } catch (const CommError&) {
+          refused = true;
+        }
+        std::printf("process %d %s\n", process().rank, refused ? "stays poisoned" : "goes on");
+      }
+      throw;
+    }
+  }));
+}
+
+TEST_CASE("one process that throws stops all, with one report") {
+  for (const int processes : {2, 3, 4}) {
+    const Outcome job = run_job(processes, "one process throws");
+    INFO(job.text);
+    CHECK(job.code == kFailureExitCode);
+    CHECK(job.count("tessera: the job has failed") == 1);
+    CHECK(job.count(str("  process 1 of ", processes, ": read: disk full. Make room.")) == 1);
+    CHECK(
+        job.says("process 0 caught: all_reduce: the job has failed (process 1: read: disk full. "
+                 "Make room.)"));
+    CHECK(job.count("process 0 stays poisoned") == 2);
+    CHECK_FALSE(job.says("goes on"));
+  }
+}
+
+TEST_CASE("job: all throw alike", "[.]") {
+  std::exit(Runtime::guard([] {
+    sum_of_all();
+    throw ShapeError("conv: kernel 5 does not fit.");
+  }));
+}
+
+TEST_CASE("an error that all processes throw is reported once") {
+  const Outcome job = run_job(4, "all throw alike");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.count("conv: kernel 5 does not fit.") == 1);
+  CHECK(job.says("processes 0..3 of 4: conv"));
+}
+
+TEST_CASE("job: escapes", "[.]") {
+  // What an exception that leaves main() does: no handler, so std::terminate.
+  const std::function<void()> program = [] {
+    sum_of_all();
+    if (process().rank == 2) throw OutOfMemory("allocate: nothing left.");
+    sum_of_all();
+  };
+  const auto body = [&]() noexcept { program(); };
+  body();
+}
+
+TEST_CASE("an exception without a handler does the same") {
+  const Outcome job = run_job(3, "escapes");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.count("  process 2 of 3: allocate: nothing left.") == 1);
+  CHECK(job.count("tessera: the job has failed") == 1);
+}
+
+TEST_CASE("job: fail_job and return", "[.]") {
+  if (process().rank == 0) fail_job("the user's own reason");
+  CHECK((process().rank != 0 || job_failed()));
+}
+
+TEST_CASE("a failed job ends as such when the Runtime goes") {
+  const Outcome job = run_job(3, "fail_job and return");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.count("  process 0 of 3: the user's own reason") == 1);
+}
+
+TEST_CASE("job: fails while others compute", "[.]") {
+  std::exit(Runtime::guard([] {
+    sum_of_all();
+    if (process().rank == 1) throw Error("early");
+    // Polls as a kernel does; must not throw here, must stop at the next call.
+    for (int i = 0; i < 200000 && !job_failed(); ++i) poll();
+    std::printf("process %d computed\n", process().rank);
+    sum_of_all();
+  }));
+}
+
+TEST_CASE("a failure during others' computation reaches them") {
+  const Outcome job = run_job(3, "fails while others compute");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.says("process 0 computed"));
+  CHECK(job.count("  process 1 of 3: early") == 1);
+}
+
+TEST_CASE("job: one does not come", "[.]") {
+  sum_of_all();
+  if (process().rank == 1) {
+    ::sleep(30);
+  } else {
+    sum_of_all(7);
+  }
+}
+
+TEST_CASE("the watchdog names the call, the layout and who has not arrived") {
+  for (const int processes : {2, 4}) {
+    const Outcome job = run_job(processes, "one does not come", "TESSERA_TIMEOUT=1.5");
+    INFO(job.text);
+    CHECK(job.code == kFailureExitCode);
+    CHECK(job.count("tessera: no progress for") == 1);
+    CHECK(job.says("process 0 waits for all_reduce #2 sum f32 x 7 in {0"));
+    CHECK(job.says("for mean [2, 7]"));
+    CHECK(job.says("not arrived: process 1\n"));
+    CHECK(job.says("process 1 does not answer"));
+    if (processes > 2) CHECK(job.says("process 2 waits for all_reduce #2"));
+    CHECK(job.says("last calls of process 0:\n    all_reduce #1"));
+  }
+}
+
+TEST_CASE("job: one is somewhere else", "[.]") {
+  sum_of_all();
+  if (process().rank == 0) {
+    float x = 0;
+    irecv(&x, 4, 1, 7, {.op = "lost message"}).wait();
+  } else {
+    barrier(Group::world()).wait();
+  }
+}
+
+TEST_CASE("the watchdog shows what each process waits for") {
+  const Outcome job = run_job(2, "one is somewhere else", "TESSERA_TIMEOUT=1");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.count("tessera: no progress for") == 1);
+  CHECK(job.says("receive #2 of 4 bytes from process 1 with tag 7 for lost message"));
+  CHECK(job.says("barrier #2 in {0, 1}"));
+}
+
+TEST_CASE("job: one is done early", "[.]") {
+  if (process().rank == 0) {
+    // Longer than the limit: who is done waits without one.
+    ::sleep(2);
+  }
+}
+
+TEST_CASE("the end of the program has no watchdog") {
+  const Outcome job = run_job(2, "one is done early", "TESSERA_TIMEOUT=0.5");
+  INFO(job.text);
+  CHECK(job.code == 0);
+}
+
+TEST_CASE("job: wrong length", "[.]") {
+  std::exit(Runtime::guard([] {
+    std::vector<char> x(100);
+    if (process().rank == 0) {
+      isend(x.data(), std::getenv("LONGER") != nullptr ? 20 : 5, 1, 0).wait();
+      barrier(Group::world()).wait();
+    } else {
+      irecv(x.data(), 10, 0, 0).wait();
+      barrier(Group::world()).wait();
+    }
+  }));
+}
+
+TEST_CASE("a message of another length than expected is an error") {
+  const Outcome shorter = run_job(2, "wrong length");
+  INFO(shorter.text);
+  CHECK(shorter.code == kFailureExitCode);
+  CHECK(shorter.count(
+            "process 1 of 2: receive: the message from process 0 has 5 instead of the 10 bytes") ==
+        1);
+  const Outcome longer = run_job(2, "wrong length", "LONGER=1");
+  INFO(longer.text);
+  CHECK(longer.code == kFailureExitCode);
+  CHECK(longer.count(
+            "process 1 of 2: receive: the message from process 0 is longer than the 10 bytes") ==
+        1);
+}
+
+TEST_CASE("job: checks from the environment", "[.]") {
+  std::exit(Runtime::guard([] { sum_of_all(process().rank == 1 ? 11 : 10); }));
+}
+
+TEST_CASE("TESSERA_CHECKS=collective finds calls that differ") {
+  const Outcome job = run_job(3, "checks from the environment", "TESSERA_CHECKS=collective");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(
+      job.says("all_reduce: processes disagree (process 0 calls all_reduce sum f32 x 10 (call 1 in "
+               "its group) "
+               "for mean [2, 10], process 1 calls all_reduce sum f32 x 11 (call 1 in its group))"));
+}
+
+TEST_CASE("job: a killed process", "[.]") {
+  sum_of_all();
+  if (process().rank == 1) ::kill(::getpid(), SIGKILL);
+  sum_of_all();
+}
+
+TEST_CASE("a killed process ends the job") {
+  const Outcome job = run_job(3, "a killed process", "TESSERA_TIMEOUT=5");
+  INFO(job.text);
+  CHECK(job.code != 0);
+}
+
+TEST_CASE("a wrong TESSERA_TIMEOUT is named") {
+  const Outcome job = run_job(2, "all throw alike", "TESSERA_TIMEOUT=soon");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.says("TESSERA_TIMEOUT: 'soon' is not a number of seconds"));
+}
