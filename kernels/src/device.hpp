@@ -2,6 +2,7 @@
 
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/random.hpp>
+#include <tessera/kernels/reduce.hpp>
 
 // The kernels of the GPU: defined in cuda/*.cu, or by src/nocuda/*.cpp that throw DeviceError.
 
@@ -30,5 +31,7 @@ void random_normal(PhiloxKey key, double mean, double stddev, const Piece& y);
 void dropout(PhiloxKey key, double p, const View& x, const Piece& y);
 
 void gemm(double alpha, const View& a, const View& b, double beta, const View& c);
+
+void reduce(ReduceKind kind, const View& x, const View& y);
 
 }  // namespace tessera::kernels::cuda
