@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/kernels/elementwise.hpp>
+#include <tessera/kernels/group_norm.hpp>
 #include <tessera/kernels/random.hpp>
 #include <tessera/kernels/reduce.hpp>
 
@@ -33,5 +34,31 @@ void dropout(PhiloxKey key, double p, const View& x, const Piece& y);
 void gemm(double alpha, const View& a, const View& b, double beta, const View& c);
 
 void reduce(ReduceKind kind, const View& x, const View& y);
+
+void group_moments(const View& x, const GroupNormOptions& options, const View& moments);
+void merge_moments(const View& parts, const View& moments);
+void group_norm(const View& x,
+                const View& moments,
+                const View& gamma,
+                const View& beta,
+                const GroupNormOptions& options,
+                const View& y);
+void group_norm_sums(const View& x,
+                     const View& dy,
+                     const View& moments,
+                     const View& gamma,
+                     const View& beta,
+                     const GroupNormOptions& options,
+                     const View& sums,
+                     const View& dgamma,
+                     const View& dbeta);
+void group_norm_input_grad(const View& x,
+                           const View& dy,
+                           const View& moments,
+                           const View& gamma,
+                           const View& beta,
+                           const View& sums,
+                           const GroupNormOptions& options,
+                           const View& dx);
 
 }  // namespace tessera::kernels::cuda
