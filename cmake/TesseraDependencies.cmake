@@ -16,8 +16,9 @@ elseif(NOT TARGET tessera::xsmm)
   add_library(tessera::xsmm INTERFACE IMPORTED)
 endif()
 
-# What only the program needs.
-find_package(CLI11 CONFIG REQUIRED)
+if(PROJECT_IS_TOP_LEVEL)
+  find_package(CLI11 CONFIG REQUIRED)
+endif()
 
 if(TESSERA_WITH_CUDA)
   set(CMAKE_CUDA_COMPILER "${TESSERA_NVCC}" CACHE FILEPATH "CUDA compiler")
