@@ -1,0 +1,171 @@
+// Sums, maxima and minima over dimensions. Over a split dimension the result is Partial, with the
+// reduction's own operation; it is taken where a value is first needed.
+
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/kernels/reduce.hpp>
+
+#include "broadcast.hpp"
+
+namespace tessera {
+
+namespace {
+
+using kernels::ReduceKind;
+
+struct ReduceArgs {
+  std::int64_t dims;  // bit d: dimension d is reduced
+  std::int64_t keepdim;
+
+  bool reduces(int d) const { return (dims >> d & 1) != 0; }
+};
+
+Shape reduced_shape(const Shape& shape, const ReduceArgs& args, bool keepdim) {
+  Shape result;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (!args.reduces(d)) {
+      result.push_back(shape[d]);
+    } else if (keepdim) {
+      result.push_back(1);
+    }
+  }
+  return result;
+}
+
+constexpr ReduceOp partial_op(ReduceKind kind) {
+  return kind == ReduceKind::kMax   ? ReduceOp::kMax
+         : kind == ReduceKind::kMin ? ReduceOp::kMin
+                                    : ReduceOp::kSum;
+}
+
+constexpr const char* op_name(ReduceKind kind) {
+  return kind == ReduceKind::kMax ? "amax" : kind == ReduceKind::kMin ? "amin" : "sum";
+}
+
+template <ReduceKind kind>
+void infer_reduce(const Problem& problem, std::vector<OutputMeta>& out) {
+  const auto& args = problem.as<ReduceArgs>();
+  const Shape& shape = problem.shape(0);
+  for (int d = 0; kind != ReduceKind::kSum && d < shape.size(); ++d) {
+    if (args.reduces(d) && shape[d] == 0) {
+      throw ShapeError(str(op_name(kind), ": dimension ", d, " of ", shape,
+                           " is empty (nothing has no extreme). Reduce another one."));
+    }
+  }
+  out.push_back({reduced_shape(shape, args, args.keepdim != 0), problem.dtypes[0]});
+}
+
+template <ReduceKind kind>
+void reduce_signatures(const Problem& problem, const AxisGroup&, std::vector<Signature>& legal) {
+  const auto& args = problem.as<ReduceArgs>();
+  legal.push_back({.in = {partial_role()},
+                   .out = {partial_role()},
+                   .bounds = {},
+                   .partial_op = partial_op(kind)});
+  int to = 0;
+  for (int d = 0; d < problem.shape(0).size(); ++d) {
+    legal.push_back({.in = {shard_role(d)},
+                     .out = {args.reduces(d) ? partial_role() : shard_role(to)},
+                     .bounds = {},
+                     .partial_op = partial_op(kind)});
+    if (!args.reduces(d) || args.keepdim) ++to;
+  }
+}
+
+template <ReduceKind kind>
+void reduce_local(const LocalCall& call) {
+  // The kernel wants size 1 where it reduces.
+  View y = call.out[0].view;
+  y.shape = reduced_shape(call.in[0].view.shape, call.as<ReduceArgs>(), true);
+  y.strides = row_major(y.shape);
+  kernels::reduce(kind, call.in[0].view, y);
+}
+
+void sum_vjp(VjpContext& context) {
+  const auto& args = context.as<ReduceArgs>();
+  const Layout& layout = context.input_layout(0);
+  context.set(0,
+              expand(reshape(context.grad(), reduced_shape(layout.shape(), args, true)), layout));
+}
+
+void extreme_vjp(VjpContext& context) {
+  const auto& args = context.as<ReduceArgs>();
+  const Tensor x = context.input(0);
+  const Shape kept = reduced_shape(x.shape(), args, true);
+  const Tensor mask = cast(equal(x, reshape(reduced(context.output(0)).detach(), kept)), x.dtype());
+  Dims dims;
+  for (int d = 0; d < x.dims(); ++d)
+    if (args.reduces(d)) dims.push_back(d);
+  context.set(0, mask * (reshape(context.grad(), kept) / sum(mask, dims, true)));
+}
+
+template <ReduceKind kind>
+const OpDef& reduce_op() {
+  static const OpDef op = {.name = op_name(kind),
+                           .infer = infer_reduce<kind>,
+                           .signatures = reduce_signatures<kind>,
+                           .local = reduce_local<kind>,
+                           .vjp = kind == ReduceKind::kSum ? sum_vjp : extreme_vjp,
+                           .saved_inputs = kind == ReduceKind::kSum ? 0u : 1u,
+                           .saved_outputs = kind == ReduceKind::kSum ? 0u : 1u};
+  return op;
+}
+
+ReduceArgs reduce_args(const char* op, const Tensor& x, const Dims& dims, bool keepdim) {
+  std::int64_t mask = 0;
+  for (const std::int64_t d : dims) {
+    const std::int64_t bit = std::int64_t{1} << wrap_dim(op, d, x.dims());
+    if (mask & bit) throw ShapeError(str(op, ": dimension ", d, " is listed twice in ", dims, "."));
+    mask |= bit;
+  }
+  if (dims.empty()) mask = (std::int64_t{1} << x.dims()) - 1;
+  return {mask, keepdim};
+}
+
+std::int64_t reduced_count(const Shape& shape, const ReduceArgs& args) {
+  std::int64_t count = 1;
+  for (int d = 0; d < shape.size(); ++d)
+    if (args.reduces(d)) count *= shape[d];
+  return count;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call(reduce_op<ReduceKind::kSum>(), {x}, reduce_args("sum", x, dims, keepdim));
+}
+Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call(reduce_op<ReduceKind::kMax>(), {x}, reduce_args("amax", x, dims, keepdim));
+}
+Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call(reduce_op<ReduceKind::kMin>(), {x}, reduce_args("amin", x, dims, keepdim));
+}
+
+Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
+  const std::int64_t count = reduced_count(x.shape(), reduce_args("mean", x, dims, keepdim));
+  return affine(sum(x, dims, keepdim), 1.0 / static_cast<double>(count));
+}
+
+Tensor var(const Tensor& x, const Dims& dims, double correction, bool keepdim) {
+  const std::int64_t count = reduced_count(x.shape(), reduce_args("var", x, dims, keepdim));
+  const Tensor deviation = x - mean(x, dims, true);
+  return affine(sum(square(deviation), dims, keepdim),
+                1.0 / (static_cast<double>(count) - correction));
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  if (!(broadcast_shape("sum_to", shape, x.shape()) == x.shape())) {
+    throw ShapeError(str("sum_to: ", shape, " does not stretch to ", x.shape(),
+                         ", so it is not what was stretched."));
+  }
+  Dims dims;
+  const int extra = x.dims() - shape.size();
+  for (int d = 0; d < x.dims(); ++d)
+    if (d < extra || (shape[d - extra] == 1 && x.shape()[d] != 1)) dims.push_back(d);
+  Tensor kept = dims.empty() ? x : sum(x, dims, true);
+  return extra > 0 ? reshape(kept, shape) : kept;
+}
+
+}  // namespace tessera
