@@ -1,0 +1,51 @@
+// Losses: a global sum divided by a global count (or weight), never a mean of means.
+
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/loss.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
+
+namespace tessera {
+
+namespace {
+
+void check(const char* op, const Tensor& prediction, const Tensor& target, const Tensor& weight) {
+  if (!(prediction.shape() == target.shape()) ||
+      (weight.defined() && !(weight.shape() == target.shape()))) {
+    throw ShapeError(str(op, ": prediction ", prediction.shape(), ", target ", target.shape(),
+                         weight.defined() ? str(" and weight ", weight.shape()) : std::string(),
+                         " differ. They must be equal."));
+  }
+  if (target.numel() == 0)
+    throw ShapeError(str(op, ": the tensors ", target.shape(), " are empty. Nothing has no mean."));
+}
+
+Tensor weighted_mean(const Tensor& terms, const Tensor& weight) {
+  if (!weight.defined()) return reduced(mean(terms));
+  return reduced(sum(terms * weight)) / reduced(sum(weight));
+}
+
+}  // namespace
+
+Tensor mse_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight) {
+  check("mse_loss", prediction, target, weight);
+  return weighted_mean(square(prediction - target), weight);
+}
+
+Tensor l1_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight) {
+  check("l1_loss", prediction, target, weight);
+  return weighted_mean(abs(prediction - target), weight);
+}
+
+Tensor huber_loss(const Tensor& prediction,
+                  const Tensor& target,
+                  double delta,
+                  const Tensor& weight) {
+  check("huber_loss", prediction, target, weight);
+  if (!(delta > 0)) throw UsageError(str("huber_loss: delta ", delta, " must be above 0."));
+  const Tensor distance = abs(prediction - target);
+  const Tensor near = clamp(distance, 0.0, delta);
+  return weighted_mean(near * (distance - near * 0.5), weight);
+}
+
+}  // namespace tessera
