@@ -225,9 +225,8 @@ inline std::string check_exchange(const WindowCase& c, const std::vector<Exchang
 }
 
 /// Intervals without any structure: from nothing to several times the domain.
-inline WindowCase random_window_case(Random& random, int max_ranks, std::int64_t max_volume) {
+inline WindowCase random_window_case(Random& random, const Mesh& mesh, std::int64_t max_volume) {
   WindowCase c;
-  const Mesh mesh = random_mesh(random, 3, max_ranks);
   Shape shape;
   const int dims = random.number(1, 3);
   for (int d = 0; d < dims; ++d) shape.push_back(random.integer(1, dims == 1 ? 40 : 12));
@@ -262,6 +261,10 @@ inline WindowCase random_window_case(Random& random, int max_ranks, std::int64_t
     return {lo, lo + draw(3, -1, w)};
   };
   return c;
+}
+
+inline WindowCase random_window_case(Random& random, int max_ranks, std::int64_t max_volume) {
+  return random_window_case(random, random_mesh(random, 3, max_ranks), max_volume);
 }
 
 }  // namespace tessera::test
