@@ -7,12 +7,11 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
-#include <memory>
 #include <optional>
+#include <tessera/parallel/runtime.hpp>
 #include <thread>
 
 #include "support/ranks.hpp"
-#include "support/runtime.hpp"
 #include "support/watchdog.hpp"
 
 namespace {
@@ -62,7 +61,7 @@ int run(int argc, char** argv) {
     session.configData().reporterName = "failures";
     prefix.emplace(std::cout, launch_rank());
   }
-  const std::shared_ptr<void> runtime = tessera::test::start_runtime(argc, argv);
+  const tessera::Runtime runtime(argc, argv);
   const int failures = session.run();
   return failures == 0 ? 0 : 1;
 }
