@@ -1,6 +1,7 @@
 // Sums, maxima and minima over dimensions. Over a split dimension the result is Partial, with the
 // reduction's own operation; it is taken where a value is first needed.
 
+#include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
