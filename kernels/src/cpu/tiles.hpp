@@ -1,0 +1,26 @@
+#pragma once
+
+#include "launch.hpp"
+
+namespace tessera::kernels::cpu {
+
+/// Below this many multiply-adds a team of threads costs more than it saves.
+inline constexpr double kSerialWork = 32768;
+
+/// Threads for `count` independent tiles of `work` multiply-adds in all.
+inline int tile_threads(std::int64_t count, double work) {
+  if (work < kSerialWork) return 1;
+  return static_cast<int>(std::clamp<std::int64_t>(count, 1, thread_count()));
+}
+
+/// Calls f(tile) for every tile of [0, count), each once, in any order.
+template <class F>
+void for_each_tile(std::int64_t count, int threads, const F& f) {
+  if (threads > 1) return parallel_for(count, f);
+  for (std::int64_t i = 0; i < count; ++i) {
+    f(i);
+    if (i + 1 < count) poll_progress();
+  }
+}
+
+}  // namespace tessera::kernels::cpu
