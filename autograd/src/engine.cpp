@@ -97,6 +97,13 @@ class NodeContext final : public VjpContext {
   std::vector<Tensor> separated_;
 };
 
+/// What linear views pass down to a leaf, which takes the sum once: the splits of the value, and a
+/// pending sum on all other axes that cut the gradient (a part is filled with zeros, for free).
+Layout pending(const Layout& dual, const Layout& gradient) {
+  if (gradient.partial_axes() != 0 && gradient.partial_op() != ReduceOp::kSum) return dual;
+  return dual.with_partial((gradient.split_axes() | gradient.partial_axes()) & ~dual.split_axes());
+}
+
 /// One walk through the tape, from outputs to inputs.
 class Walk {
  public:
@@ -172,10 +179,12 @@ class Walk {
       if (!grads[j].defined()) continue;
       const auto it = captured_.find({node->number, static_cast<int>(j)});
       const bool capture = it != captured_.end();
-      // Values that linear views make from leaves stay Partial down to the leaf, which takes the
-      // sum once.
-      if (!node->leaf_linear || capture)
-        grads[j] = redistribute(grads[j], node->outputs[j].layout.dual());
+      const Layout dual = node->outputs[j].layout.dual();
+      if (!node->leaf_linear || capture) {
+        grads[j] = redistribute(grads[j], dual);
+      } else if (!node->is_leaf()) {
+        grads[j] = redistribute(grads[j], pending(dual, grads[j].layout()));
+      }
       if (capture) it->second = grads[j];
     }
     if (node->is_leaf()) {

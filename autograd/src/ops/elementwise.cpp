@@ -1,6 +1,7 @@
 // y[i] = f(a[i], b[i], ...) with broadcasting. Any dimension may be split; linear ops pass a
 // pending sum on. Gradients of stretched operands are summed back by sum_to().
 
+#include <array>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
@@ -288,7 +289,7 @@ void infer_unary(const Problem& problem, std::vector<OutputMeta>& out) {
 
 Tensor mul_unary(const Tensor& g, const Tensor& x, UnaryArgs args, UnaryScalars scalars);
 
-const OpDef unary_op = {
+const OpDef unary_record = {
     .name = "unary",
     .infer = infer_unary,
     .signatures = [](const Problem& problem,
@@ -307,6 +308,19 @@ const OpDef unary_op = {
                                    context.dynamic_as<UnaryScalars>()));
         },
     .saved_inputs = 0b1};
+
+/// One record per function, so that reports name it.
+const OpDef& unary_op(UnaryKind kind) {
+  static const auto ops = [] {
+    std::array<OpDef, static_cast<std::size_t>(UnaryKind::kRound) + 1> all;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      all[k] = unary_record;
+      all[k].name = kernels::name(static_cast<UnaryKind>(k));
+    }
+    return all;
+  }();
+  return ops[static_cast<std::size_t>(kind)];
+}
 
 /// g f^(order)(x)
 const OpDef mul_unary_op = {
@@ -342,7 +356,8 @@ Tensor mul_unary(const Tensor& g, const Tensor& x, UnaryArgs args, UnaryScalars 
 }
 
 Tensor unary(UnaryKind kind, const Tensor& x, double alpha = 0.0) {
-  return call(unary_op, {x}, UnaryArgs{static_cast<std::int64_t>(kind), 0}, UnaryScalars{alpha});
+  return call(unary_op(kind), {x}, UnaryArgs{static_cast<std::int64_t>(kind), 0},
+              UnaryScalars{alpha});
 }
 
 }  // namespace
