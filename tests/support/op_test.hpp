@@ -134,7 +134,8 @@ Layout draw_layout(const Mesh& mesh, const Shape& shape, Rng& rng);
 /// The seed of this run: TESSERA_TEST_SEED, else a fresh one, the same on all processes; printed by
 /// random_cases.
 std::uint64_t run_seed();
-/// Draws of random geometry: TESSERA_TEST_DRAWS, else `ci` (the deep runs set it to 500).
+/// Draws of random geometry: TESSERA_TEST_DRAWS, else `ci` (the deep runs set it to 500); a quarter
+/// of that on more than 4 processes.
 int draw_count(int ci = 20);
 /// Calls `check(rng)` for each draw and reports its failures with the seed that repeats it.
 void random_cases(int draws, const std::function<std::string(Rng& rng)>& check);

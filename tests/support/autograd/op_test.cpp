@@ -86,7 +86,8 @@ std::uint64_t run_seed() {
 
 int draw_count(int ci) {
   const char* text = std::getenv("TESSERA_TEST_DRAWS");
-  return text ? std::atoi(text) : ci;
+  const int draws = text ? std::atoi(text) : ci;
+  return process().count > 4 ? (draws + 3) / 4 : draws;
 }
 
 void random_cases(int draws, const std::function<std::string(Rng& rng)>& check) {
