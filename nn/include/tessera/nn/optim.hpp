@@ -46,7 +46,7 @@ class Optimizer {
     nn::Parameter parameter;
     double lr_scale = 1.0;
     double weight_decay = 0.0;
-    std::vector<Tensor> slots;
+    std::vector<Tensor> slots = {};
   };
   /// Throws UsageError when two parameters have the same path, or none is trainable, or a group
   /// matches none. `decay_vectors`: see AdamWOptions.

@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/module.hpp>
+#include <tessera/nn/optim.hpp>
+
+namespace tessera::optim {
+namespace {
+
+/// The local part as one dense run of elements.
+Tensor dense(const Tensor& t) {
+  return t.local().is_dense() ? t : Tensor::from_local(t.local(), t.layout());
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
+                     std::vector<const char*> slot_names,
+                     double lr,
+                     double weight_decay,
+                     bool decay_vectors,
+                     const std::vector<Group>& groups)
+    : slot_names_(std::move(slot_names)), lr_(lr) {
+  std::vector<bool> matched(groups.size(), false);
+  for (const nn::Parameter& p : parameters) {
+    if (!p.requires_grad()) continue;
+    for (const Item& other : items_) {
+      if (other.parameter.path() == p.path()) {
+        throw UsageError(str("optim: two parameters have the path \"", p.path(),
+                             "\" (state is kept by path). Give model.parameters() of one "
+                             "initialised model."));
+      }
+    }
+    Item item{.parameter = p};
+    if (decay_vectors || p.shape().size() > 1) item.weight_decay = weight_decay;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (!nn::glob_match(groups[g].pattern, p.path())) continue;
+      matched[g] = true;
+      item.lr_scale = groups[g].lr_scale;
+      if (groups[g].weight_decay >= 0.0) item.weight_decay = groups[g].weight_decay;
+    }
+    parameters_.push_back(p);
+    items_.push_back(std::move(item));
+  }
+  if (items_.empty()) {
+    throw UsageError("optim: no trainable parameter was given. Pass model.parameters().");
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (!matched[g]) {
+      throw UsageError(str("optim: group \"", groups[g].pattern,
+                           "\" matches no parameter. Print model.summary() for their names."));
+    }
+  }
+}
+
+void Optimizer::make_slots(Item& item) const {
+  if (item.slots.size() == slot_names_.size()) return;
+  for (std::size_t s = 0; s < slot_names_.size(); ++s) {
+    item.slots.push_back(Tensor::zeros(item.parameter.rest(), item.parameter.dtype()));
+  }
+}
+
+void Optimizer::step() {
+  const NoGrad no_grad;
+  finish_gradients();
+  ++steps_;
+  for (Item& item : items_) {
+    const Tensor& value = item.parameter.value();
+    const Tensor g = gradient(value);
+    if (!g.defined()) continue;
+    make_slots(item);
+    update(item, dense(g).local());
+    clear_gradient(value);
+  }
+}
+
+void Optimizer::zero_grad() {
+  finish_gradients();
+  for (const Item& item : items_) clear_gradient(item.parameter.value());
+}
+
+std::vector<std::pair<std::string, Tensor>> Optimizer::state() {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (Item& item : items_) {
+    make_slots(item);
+    for (std::size_t s = 0; s < slot_names_.size(); ++s) {
+      tensors.emplace_back(item.parameter.path() + "/" + slot_names_[s], item.slots[s]);
+    }
+  }
+  return tensors;
+}
+
+Sgd::Sgd(const std::vector<nn::Parameter>& parameters, const SgdOptions& options)
+    : Optimizer(parameters,
+                options.momentum != 0.0 ? std::vector<const char*>{"momentum"}
+                                        : std::vector<const char*>{},
+                options.lr,
+                options.weight_decay,
+                options.decay_vectors,
+                options.groups),
+      options_(options) {}
+
+AdamW::AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& options)
+    : Optimizer(parameters,
+                {"exp_avg", "exp_avg_sq"},
+                options.lr,
+                options.weight_decay,
+                options.decay_vectors,
+                options.groups),
+      options_(options) {}
+
+double grad_norm(const std::vector<nn::Parameter>& parameters) {
+  const NoGrad no_grad;
+  finish_gradients();
+  Tensor total;
+  for (const nn::Parameter& p : parameters) {
+    if (!p.requires_grad()) continue;
+    const Tensor g = gradient(p.value());
+    if (!g.defined()) continue;
+    // Where a gradient is split its sum is Partial; adding takes a replicated sum once.
+    Tensor squares = sum(square(g));
+    if (squares.dtype() != DType::kFloat64) squares = cast(squares, DType::kFloat64);
+    total = total.defined() ? total + squares : squares;
+  }
+  return total.defined() ? std::sqrt(reduced(total).item()) : 0.0;
+}
+
+double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_norm) {
+  const double norm = grad_norm(parameters);
+  if (norm > max_norm) {
+    const NoGrad no_grad;
+    for (const nn::Parameter& p : parameters) {
+      if (!p.requires_grad()) continue;
+      const Tensor g = gradient(p.value());
+      if (g.defined()) set_gradient(p.value(), g * (max_norm / norm));
+    }
+  }
+  return norm;
+}
+
+Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options)
+    : options_(options) {
+  for (const nn::Parameter& p : parameters) {
+    if (!p.requires_grad()) continue;
+    parameters_.push_back(p);
+    averages_.push_back(Tensor::from_local(p.value().local(), p.rest()));
+  }
+}
+
+std::vector<std::pair<std::string, Tensor>> Ema::state() const {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    tensors.emplace_back(parameters_[i].path(), averages_[i]);
+  }
+  return tensors;
+}
+
+double CosineSchedule::operator()(std::int64_t step) const {
+  if (step < warmup) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const double length = static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
+  const double t = std::min(1.0, static_cast<double>(step - warmup) / length);
+  return final_lr + 0.5 * (lr - final_lr) * (1.0 + std::cos(std::numbers::pi * t));
+}
+
+}  // namespace tessera::optim
