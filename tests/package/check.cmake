@@ -10,6 +10,7 @@ endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
 set(link tessera::tessera)
+set(source main.cpp)
 if(MODE STREQUAL "install")
   run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
   set(where -D "CMAKE_PREFIX_PATH=${WORK}/prefix")
@@ -19,8 +20,9 @@ else()
   # Building every module once more would prove nothing new.
   set(where -D "TESSERA_SOURCE_DIR=${SOURCE}" -D TESSERA_CUDA=OFF)
   set(link tessera::core)
+  set(source core.cpp)
 endif()
-run("${CMAKE_COMMAND}" -S "${SOURCE}/tests/package/outside" -B "${WORK}/build" -G Ninja ${where} -D "OUTSIDE_LINK=${link}"
+run("${CMAKE_COMMAND}" -S "${SOURCE}/tests/package/outside" -B "${WORK}/build" -G Ninja ${where} -D "OUTSIDE_LINK=${link}" -D "OUTSIDE_SOURCE=${source}"
     -D "CMAKE_CXX_COMPILER=${CXX}" -D CMAKE_BUILD_TYPE=Release)
 run("${CMAKE_COMMAND}" --build "${WORK}/build" --target outside)
 run("${WORK}/build/outside")
