@@ -1,4 +1,7 @@
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -6,6 +9,7 @@
 #include <map>
 #include <tessera/core/error.hpp>
 #include <tessera/parallel/failure.hpp>
+#include <thread>
 
 #include "flight.hpp"
 #include "mpi.hpp"
@@ -18,6 +22,7 @@ namespace {
 // How long the process that writes the report waits for others, and others for it, in seconds.
 constexpr double kGatherSeconds = 0.3;
 constexpr double kAnswerSeconds = 2;
+constexpr double kReadSeconds = 2;
 constexpr double kYieldSeconds = 5;
 constexpr double kYieldSecondsPerProcess = 0.25;  // so that the next one reports alone, too
 
@@ -63,10 +68,25 @@ std::string join(const std::vector<int>& numbers) {
   return text;
 }
 
+// The launcher reads output through pipes and drops what is left in them when a job aborts.
+void wait_until_read(int descriptor) {
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
+  const Clock::time_point start = Clock::now();
+  for (int left = 1; std::chrono::duration<double>(Clock::now() - start).count() < kReadSeconds;) {
+    if (ioctl(descriptor, FIONREAD, &left) != 0 || left == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // On its way from the launcher's local helper to the launcher.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+}
+
 void print(const std::string& text) {
   std::fflush(nullptr);
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
+  wait_until_read(STDOUT_FILENO);
+  wait_until_read(STDERR_FILENO);
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <tessera/core/error.hpp>
+#include <tessera/parallel/failure.hpp>
 #include <thread>
 
 #include "mpi.hpp"
@@ -16,6 +18,9 @@ namespace tessera::parallel {
 namespace {
 
 constexpr std::size_t kRecentCalls = 256;
+// How long a wait goes on after a failure elsewhere: what had been sent before it may still arrive,
+// so that a process that lags behind meets an error that all have by itself.
+constexpr double kGraceSeconds = 0.2;
 
 struct State {
   std::vector<Ref<Request::Flight>> active;
@@ -26,7 +31,7 @@ struct State {
   std::atomic<std::thread::id> owner;
   std::atomic<double> timeout{-1};
   unsigned idle_polls = 0;
-  int spins = 2000;
+  int spins = 50;
   bool progressing = false;
 };
 
@@ -105,10 +110,14 @@ void wait_for(Request::Flight& flight, double timeout) {
       }
     };
     const Waiting waiting{flight, std::exchange(s.awaited, &flight)};
+    std::optional<Clock::time_point> failed_at;
     for (int tries = 1; !flight.advance(); ++tries) {
       if (tries % 8 == 0) {
         progress_all();
-        check_job(name(flight.record.kind));
+        if (job_failed()) {
+          if (!failed_at) failed_at = Clock::now();
+          if (seconds_since(*failed_at) > kGraceSeconds) check_job(name(flight.record.kind));
+        }
       }
       if (tries > s.spins) sched_yield();
       if (tries % 256 == 0 && timeout > 0) {
@@ -187,7 +196,7 @@ void check_thread(const char* op) {
                        "on the thread that made the Runtime."));
 }
 
-void set_oversubscribed(bool value) { state().spins = value ? 40 : 2000; }
+void set_oversubscribed(bool value) { state().spins = value ? 15 : 50; }
 
 std::string activity() {
   const State& s = state();

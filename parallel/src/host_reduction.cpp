@@ -10,7 +10,7 @@ namespace {
 
 // An all-reduce whose incoming messages fit in this many bytes sends everything to everyone: one
 // round.
-constexpr std::int64_t kDirectBytes = 64 * 1024;
+constexpr std::int64_t kDirectBytes = 256 * 1024;
 // Longer reductions run in segments, which bounds the scratch memory.
 constexpr std::int64_t kSegmentBytes = 32 * 1024 * 1024;
 

@@ -125,11 +125,12 @@ Ref<Operation> HostTransport::exchange(const Call& call) {
   }
 
   auto operation = make_ref<BatchOperation>();
-  std::unordered_map<int, int> tag_of;
+  std::vector<std::pair<int, int>> tag_of;  // few neighbours: searching beats hashing
   const auto tag = [&](int peer) {
-    const auto [it, fresh] = tag_of.try_emplace(peer, 0);
-    if (fresh) it->second = next_tag(peer);
-    return it->second;
+    for (const auto& [known, value] : tag_of) {
+      if (known == peer) return value;
+    }
+    return tag_of.emplace_back(peer, next_tag(peer)).second;
   };
   for (const Recv& message : call.recvs) {
     if (message.peer != self) {

@@ -56,11 +56,24 @@ void sum_of_all(std::int64_t n = 10) {
       .wait();
 }
 
+// Process 1 returns after all others have left the calls before; a failure may stop those, too.
+void let_process_1_be_last() {
+  char x = 0;
+  if (process().rank != 1) {
+    isend(&x, 1, 1, 0).wait();
+  } else {
+    for (int p = 0; p < process().count; ++p) {
+      if (p != 1) irecv(&x, 1, p, 0).wait();
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("job: one process throws", "[.]") {
   std::exit(Runtime::guard([] {
     sum_of_all();
+    let_process_1_be_last();
     if (process().rank == 1) throw IoError("read: disk full. Make room.");
     try {
       sum_of_all();
@@ -107,8 +120,7 @@ TEST_CASE("an error that all processes throw is reported once") {
   const Outcome job = run_job(4, "all throw alike");
   INFO(job.text);
   CHECK(job.code == kFailureExitCode);
-  CHECK(job.count("conv: kernel 5 does not fit.") == 1);
-  CHECK(job.says("processes 0..3 of 4: conv"));
+  CHECK(job.count(" of 4: conv: kernel 5 does not fit.") == 1);
 }
 
 TEST_CASE("job: escapes", "[.]") {
@@ -145,6 +157,7 @@ TEST_CASE("a failed job ends as such when the Runtime goes") {
 TEST_CASE("job: fails while others compute", "[.]") {
   std::exit(Runtime::guard([] {
     sum_of_all();
+    let_process_1_be_last();
     if (process().rank == 1) throw Error("early");
     // Polls as a kernel does; must not throw here, must stop at the next call.
     for (int i = 0; i < 200000 && !job_failed(); ++i) poll();
