@@ -163,6 +163,14 @@ class Walk {
     std::vector<Tensor> grads;  // per output, the sum of what has arrived
   };
 
+  /// Whether every split dimension is split as in `dual`; contributions that are not might split
+  /// one dimension over different axes and could not be added.
+  static bool split_within(const Layout& layout, const Layout& dual) {
+    for (int d = 0; d < layout.dims(); ++d)
+      if (layout.is_split(d) && !(layout.split(d) == dual.split(d))) return false;
+    return true;
+  }
+
   void add(const Ref<Node>& node, int output, const Tensor& gradient) {
     if (limited_ && !wanted_.contains(node.get())) return;
     Waiting& waiting = waiting_[node->number];
@@ -170,8 +178,11 @@ class Walk {
       waiting.node = node;
       waiting.grads.resize(node->outputs.size());
     }
+    const Layout dual = node->outputs[static_cast<std::size_t>(output)].layout.dual();
+    const Tensor part =
+        split_within(gradient.layout(), dual) ? gradient : redistribute(gradient, dual);
     Tensor& sum = waiting.grads[static_cast<std::size_t>(output)];
-    sum = sum.defined() ? tessera::add(sum, gradient) : gradient;
+    sum = sum.defined() ? tessera::add(sum, part) : part;
   }
 
   void visit(const Ref<Node>& node, std::vector<Tensor> grads) {
