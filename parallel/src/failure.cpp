@@ -20,7 +20,8 @@ namespace tessera::parallel {
 namespace {
 
 // How long the process that writes the report waits for others, and others for it, in seconds.
-constexpr double kGatherSeconds = 0.3;
+constexpr double kGraceSeconds = 0.2;
+constexpr double kGatherSeconds = 0.5;
 constexpr double kAnswerSeconds = 2;
 constexpr double kReadSeconds = 2;
 constexpr double kYieldSeconds = 5;
@@ -29,7 +30,8 @@ constexpr double kYieldSecondsPerProcess = 0.25;  // so that the next one report
 struct State {
   std::map<int, std::string> failures;  // by process
   std::map<int, std::string> answers;   // to our query
-  int reporter = -1;                    // lowest other process that asks for the same
+  Clock::time_point first_failure;
+  int reporter = -1;  // lowest other process that asks for the same
 };
 State& state() {
   static State* const instance = new State;
@@ -98,6 +100,7 @@ void poll_control() {
   while (mpi::receive_control(message)) {
     switch (message.type) {
       case mpi::Control::kFail:
+        if (s.failures.empty()) s.first_failure = Clock::now();
         s.failures.emplace(message.origin, message.text.data());
         break;
       case mpi::Control::kStatus:
@@ -140,6 +143,13 @@ void check_job(const char* op) {
   if (!job_failed()) return;
   throw RemoteFailure(str(op, ": the job has failed (", failure_text(),
                           "). It ends; nothing can be sent any more."));
+}
+
+void check_wait(CallKind kind) {
+  const State& s = state();
+  if (s.failures.empty()) return;
+  const std::chrono::duration<double> age = Clock::now() - s.first_failure;
+  if (age.count() > kGraceSeconds || s.failures.contains(process().rank)) check_job(name(kind));
 }
 
 void end_failed_job() {

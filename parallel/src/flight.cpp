@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <optional>
 #include <tessera/core/error.hpp>
 #include <tessera/parallel/failure.hpp>
 #include <thread>
@@ -18,10 +17,6 @@ namespace tessera::parallel {
 namespace {
 
 constexpr std::size_t kRecentCalls = 256;
-// How long a wait goes on after a failure elsewhere: what had been sent before it may still arrive,
-// so that a process that lags behind meets an error that all have by itself.
-constexpr double kGraceSeconds = 0.2;
-
 struct State {
   std::vector<Ref<Request::Flight>> active;
   std::array<Record, kRecentCalls> recent;
@@ -95,7 +90,7 @@ bool Request::Flight::advance() {
 void wait_for(Request::Flight& flight, double timeout) {
   State& s = state();
   if (!flight.finished) {
-    check_job(name(flight.record.kind));
+    check_wait(flight.record.kind);
     struct Waiting {
       Request::Flight& flight;
       const Request::Flight* outer;
@@ -110,14 +105,10 @@ void wait_for(Request::Flight& flight, double timeout) {
       }
     };
     const Waiting waiting{flight, std::exchange(s.awaited, &flight)};
-    std::optional<Clock::time_point> failed_at;
     for (int tries = 1; !flight.advance(); ++tries) {
       if (tries % 8 == 0) {
         progress_all();
-        if (job_failed()) {
-          if (!failed_at) failed_at = Clock::now();
-          if (seconds_since(*failed_at) > kGraceSeconds) check_job(name(flight.record.kind));
-        }
+        check_wait(flight.record.kind);
       }
       if (tries > s.spins) sched_yield();
       if (tries % 256 == 0 && timeout > 0) {
@@ -288,7 +279,7 @@ bool Request::test() {
   if (!flight_->finished) {
     progress_all();
     if (!flight_->finished) {
-      check_job(name(flight_->record.kind));
+      check_wait(flight_->record.kind);
       return false;
     }
   }

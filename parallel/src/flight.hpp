@@ -74,6 +74,10 @@ bool checks_enabled();
 
 /// Throws CommError when the job has failed.
 void check_job(const char* op);
+/// The same for a call in flight, a moment after another process has failed: what had been sent
+/// before may still arrive, so that a process that lags behind meets an error that all have by
+/// itself.
+void check_wait(CallKind kind);
 void poll_control();
 /// Reports a call that does not end and ends the job.
 [[noreturn]] void end_stuck_job(const Request::Flight& flight, double seconds);
