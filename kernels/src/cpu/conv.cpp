@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cpu/conv_operands.hpp"
+#include "launch.hpp"
 
 namespace tessera::kernels {
 
@@ -44,6 +45,8 @@ std::int64_t check(
   if (x.view.dtype != w.dtype || y.view.dtype != w.dtype)
     throw DTypeError(str(op, ": element types ", name(x.view.dtype), ", ", name(w.dtype), " and ",
                          name(y.view.dtype), " differ. Cast to one."));
+  if (on_cuda(x.view) || on_cuda(w) || on_cuda(y.view))
+    throw DeviceError(str(op, ": no kernel for a GPU. Move the tensors to the CPU."));
   const std::int64_t in = x.view.shape.back(), per_group = w.shape.back();
   const std::int64_t groups = per_group == 0 ? 1 : in / per_group;
   if (groups * per_group != in || w.shape[0] != y.view.shape.back() ||
