@@ -72,8 +72,10 @@ std::string check_cut(const OpCase& c, const OneRank& one, const std::vector<Lay
   const bool may_throw = c.may_throw && c.may_throw(layouts);
   Mesh mesh;
   Hasher cut;
+  bool pending = false;  // pieces of a sum add up to rounding only
   for (const Layout& l : layouts) {
     if (!l.defined()) continue;
+    pending = pending || l.partial_axes() != 0;
     mesh = l.mesh();
     cut.add(l.hash());
   }
@@ -112,7 +114,7 @@ std::string check_cut(const OpCase& c, const OneRank& one, const std::vector<Lay
         failure += str("output ", j, ": ", name(y.dtype()), " instead of ",
                        name(one.tensors.outputs[j].dtype()), "\n");
       }
-      const bool exact = c.exact && y.layout().partial_axes() == 0;
+      const bool exact = c.exact && !pending && y.layout().partial_axes() == 0;
       check(str("output ", j), y, one.outputs[j], exact ? 0.0 : c.tolerance);
     }
     for (std::size_t i = 0; i < r.first.size(); ++i) {
@@ -297,6 +299,7 @@ std::string check_cuts(const OpCase& full) {
   if (const std::string all = agreed(failure); !all.empty()) return all;
 
   std::string text;
+  int failed = 0;
   Rng rng(c.seed * 7 + 3);
   for (const Mesh& mesh : test_meshes()) {
     for (const Cut& cut : cuts_of(c, mesh, rng)) {
@@ -315,8 +318,10 @@ std::string check_cuts(const OpCase& full) {
             (c.unsupported && c.unsupported(layouts)) || (c.may_throw && c.may_throw(layouts));
         if (here.empty() && c.first && !throws) here = check_adjoint(c, one, layouts);
         text += here;
-        // The first few say enough; a broken op would print thousands.
-        if (std::count(text.begin(), text.end(), '\n') > 12) return text;
+        // The first few say enough; a broken op would print thousands. The texts differ by process,
+        // the number of failed cuts does not.
+        failed += here.empty() ? 0 : 1;
+        if (failed == 4) return text;
       }
     }
   }
