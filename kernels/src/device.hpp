@@ -2,6 +2,7 @@
 
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/group_norm.hpp>
+#include <tessera/kernels/optim.hpp>
 #include <tessera/kernels/random.hpp>
 #include <tessera/kernels/reduce.hpp>
 
@@ -60,5 +61,14 @@ void group_norm_input_grad(const View& x,
                            const View& sums,
                            const GroupNormOptions& options,
                            const View& dx);
+
+void take_rows(const View& x, const View& index, std::int64_t first, const View& y);
+void scatter_add_rows(
+    const View& x, const View& index, std::int64_t first, bool accumulate, const View& y);
+
+void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients& coefficients);
+void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov);
+void ema_step(std::span<const OptimSegment> segments, double decay);
+double sum_of_squares(const View& view);
 
 }  // namespace tessera::kernels::cuda
