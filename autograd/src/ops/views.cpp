@@ -75,6 +75,12 @@ std::vector<Block> matching_blocks(const Shape& in, const Shape& out) {
   int i = 0;
   int j = 0;
   while (i < in.size() || j < out.size()) {
+    if (i < in.size() && j < out.size() && in[i] == out[j]) {
+      blocks.push_back({i, i + 1, j, j + 1});
+      ++i;
+      ++j;
+      continue;
+    }
     Block block{i, i, j, j};
     std::int64_t a = 1;
     std::int64_t b = 1;
