@@ -39,7 +39,10 @@ ConvLayerOptions complete(const char* layer, ConvLayerOptions o, bool same_paddi
   }
   if (o.output_padding.empty()) o.output_padding = {0};
   o.output_padding = per_dim(layer, "output_padding", o.output_padding, o.dims);
-  if (o.edges.size() == 1) o.edges.resize(static_cast<std::size_t>(o.dims), o.edges[0]);
+  if (o.edges.size() == 1) {
+    const EdgeRule all = o.edges[0];
+    o.edges.assign(static_cast<std::size_t>(o.dims), all);
+  }
   if (!o.edges.empty() && static_cast<int>(o.edges.size()) != o.dims) {
     throw UsageError(str(layer, ": ", o.edges.size(), " edge rules for ", o.dims,
                          " domain dimensions. Give one per dimension, or one for all."));
