@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <tessera/core/tensor.hpp>
+#include <tessera/parallel/group.hpp>
+#include <vector>
+
+namespace tessera {
+
+/// Who needs which rows of a tensor whose dimension 0 is split, for the local part of an index.
+///
+/// This rank wants the rows `unique` (global, without repeats; those of member r of the group come
+/// r-th, `want_counts[r]` of them); position i of its index is the row unique[place[i]]. It serves
+/// the rows `served` (counted from its own first row), the first `serve_counts[0]` to member 0, ...
+struct RowRoute {
+  parallel::Group group;
+  std::vector<std::int64_t> unique;
+  std::vector<std::int64_t> place;
+  std::vector<std::int64_t> want_counts;
+  std::vector<std::int64_t> served;
+  std::vector<std::int64_t> serve_counts;
+};
+
+/// The route for `index` ([m], replicated or split over `axes`) into the rows of `rows`, whose
+/// dimension 0 is split over `axes`. Every member of the group must call; routes of the tensors
+/// used last are remembered, so that a graph's edges are exchanged once. Throws ShapeError on every
+/// member when an index of any is out of range.
+std::shared_ptr<const RowRoute> row_route(const char* op,
+                                          const Tensor& index,
+                                          const Layout& rows,
+                                          AxisMask axes);
+
+}  // namespace tessera
