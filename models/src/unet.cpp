@@ -86,6 +86,22 @@ InterpolateMode mode_of(InputSkip skip) {
   return InterpolateMode::kNearest;
 }
 
+/// Weights [1, 3..., 1] of "the point minus the mean over 3^dims points".
+Tensor detail_filter(const UNetOptions& o, const Mesh& mesh, DType dtype) {
+  Shape shape = {1};
+  for (int d = 0; d < o.dims; ++d) shape.push_back(3);
+  shape.push_back(1);
+  const double share = 1.0 / static_cast<double>(shape.product());
+  return Tensor::from_function(
+      Layout::replicated(mesh, shape),
+      [&](const Index& i) {
+        bool centre = true;
+        for (int d = 1; d <= o.dims; ++d) centre = centre && i[d] == 1;
+        return (centre ? 1.0 : 0.0) - share;
+      },
+      dtype);
+}
+
 Dims domain_of(const Tensor& x) {
   Dims size;
   for (int d = 1; d + 1 < x.dims(); ++d) size.push_back(x.size(d));
@@ -191,7 +207,11 @@ Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
 
 UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
     : options_(checked(options)),
-      stem_(block_conv(options.in_channels, channels(options, 0), options, mesh, dtype)),
+      stem_(block_conv(options.in_channels * (options.detail_scale > 0.0 ? 2 : 1),
+                       channels(options, 0),
+                       options,
+                       mesh,
+                       dtype)),
       norm_(norm_act(channels(options, 0), options, mesh, dtype)),
       head_(head_conv(options, mesh, dtype)) {
   for (int b = 0; b < options.blocks; ++b) {
@@ -203,7 +223,23 @@ UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
   for (std::size_t l = options.multipliers.size() - 1; l > 0; --l) {
     up_.emplace_back(channels(options, l), channels(options, l - 1), options, mesh, dtype);
   }
+  if (options.detail_scale > 0.0) detail_filter_ = detail_filter(options, mesh, dtype);
   nn::initialize(*this, options.seed);
+}
+
+Tensor UNet::with_details(const Tensor& x) const {
+  const Dims one = Dims::filled(options_.dims, 1);
+  std::vector<Tensor> channels;
+  for (std::int64_t c = 0; c < options_.in_channels; ++c) {
+    const Tensor channel = options_.in_channels == 1 ? x : slice(x, -1, c, c + 1);
+    channels.push_back(conv(channel,
+                            detail_filter_,
+                            {},
+                            {.pad_lo = one, .edges = options_.edges}) /
+                       options_.detail_scale);
+  }
+  channels.push_back(x);
+  return concat(channels, -1);
 }
 
 void UNet::fields(nn::Fields& f) {
@@ -224,7 +260,7 @@ Tensor UNet::forward(const Tensor& x) const {
                          "the options."));
   }
   std::vector<Tensor> skips;
-  Tensor y = stem_(x);
+  Tensor y = stem_(o.detail_scale > 0.0 ? with_details(x) : x);
   for (const ResidualBlock& block : blocks_) y = block(y);
   for (const Descent& descent : down_) {
     skips.push_back(y);
@@ -236,6 +272,7 @@ Tensor UNet::forward(const Tensor& x) const {
   }
   y = head_(norm_ ? (*norm_)(y) : y);
   if (o.upscale > 1) y = pixel_shuffle(y, o.upscale);
+  if (o.detail_scale > 0.0) y = y * o.detail_scale;
 
   if (o.input_skip == InputSkip::kNone && !o.conserve_means) return y;
   const Tensor base = o.in_channels == o.out_channels ? x : slice(x, -1, 0, o.out_channels);

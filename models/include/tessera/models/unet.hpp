@@ -32,6 +32,10 @@ struct UNetOptions {
   /// Shifts each block of upscale^dims outputs so that its mean is the input element (the additive
   /// constraint layer of Harder et al. 2023), for inputs that are block means.
   bool conserve_means = false;
+  /// Above 0: the unit of details, relative to the values. The network also sees each input channel
+  /// minus its mean over the 3^dims points around, divided by this; its output is multiplied by it.
+  /// Smooth fields with small details train faster.
+  double detail_scale = 0.0;
   std::uint64_t seed = 0;
 };
 
@@ -102,7 +106,10 @@ class UNet : public nn::Layer {
     std::vector<ResidualBlock> blocks;
   };
 
+  Tensor with_details(const Tensor& x) const;
+
   UNetOptions options_;
+  Tensor detail_filter_;  // of a convolution: x minus its mean
   nn::Conv stem_;
   std::vector<ResidualBlock> blocks_;
   std::vector<Descent> down_;
