@@ -3,6 +3,7 @@
 // value, first and second derivatives, and in the gradients that backward() leaves at the leaves.
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/gather.hpp>
 #include <tessera/autograd/ops/linear.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
@@ -98,6 +99,40 @@ TEST_CASE("a weight split at rest and gathered in use") {
   prove(c, {x, Placement(mesh).shard(0, {"data"}).resolve({5, 3}), Layout::replicated(mesh, {5})});
   prove(c, {x, Placement(mesh).shard(0, {"data", "h"}).resolve({5, 3}),
             Placement(mesh).shard(0, {"h"}).resolve({5})});
+}
+
+TEST_CASE("forces in a loss: the gradient of an energy through a routed gather") {
+  // Atoms [n, 3] with weights [n], pairs given by index: E = sum_p w w exp(-r^2), F = -dE/dr.
+  const std::int64_t n = 7;
+  const std::int64_t pairs = 17;
+  const OpCase c = {.inputs = {uniform({n, 3}), uniform({n}), integers({pairs}, 0, n - 1),
+                               integers({pairs}, 0, n - 1), constant(uniform({n, 3}))},
+                    .f = [](const Tensors& in) -> Tensors {
+                      const Tensor positions =
+                          requires_grad(in[0]) ? in[0] : require_grad(in[0].detach());
+                      const Tensor difference = gather(positions, in[2]) - gather(positions, in[3]);
+                      const Tensor weight = gather(in[1], in[2]) * gather(in[1], in[3]);
+                      const Tensor energy = sum(weight * exp(-sum(square(difference), {1})));
+                      const Tensor force = -grad({energy}, {positions}, {.create_graph = true})[0];
+                      return {mean(square(force - in[4])) + square(energy)};
+                    }};
+  const Mesh mesh = grid("x", "y");
+  const auto on = [&](std::vector<std::string_view> axes, const Shape& shape) {
+    return axes.empty() ? Layout::replicated(mesh, shape)
+                        : Placement(mesh).shard(0, axes).resolve(shape);
+  };
+  using Axes = std::vector<std::string_view>;
+  // Atoms and pairs each over both axes, over one, over different ones, and whole.
+  const std::pair<Axes, Axes> cuts[] = {{{"x", "y"}, {"x", "y"}},
+                                        {{"x", "y"}, {"y", "x"}},
+                                        {{"x"}, {"x"}},
+                                        {{"x"}, {"y"}},
+                                        {{"x"}, {}},
+                                        {{}, {"y"}}};
+  for (const auto& [atoms, edges] : cuts) {
+    prove(c, {on(atoms, {n, 3}), on(atoms, {n}), on(edges, {pairs}), on(edges, {pairs}),
+              on(atoms, {n, 3})});
+  }
 }
 
 TEST_CASE("an algorithm of its own over two axes: all pairs by a ring") {
