@@ -262,19 +262,28 @@ void weight_grad(const ConvGeometry& g,
   const Scratch<T> sum(dw.size());
   const View dense = View::dense(sum.data(), dtype_of<T>, dw.shape);
   if (accumulate) copy(dw, dense);
-  const Piece used = dy.box.empty() ? x : x.slice(needed(axes, TapDirection::kForward, x, dy.box));
-  if (dy.box.empty() || (direct<T>(x.view) && direct<T>(dy.view) && fold.fits(used))) {
-    cpu::conv_weight_sum<T>(folded_axes, groups, fold.piece(used), dy, sum.data(), accumulate);
+  const auto add = [&](const Piece& from, const Piece& to, bool again) {
+    cpu::conv_weight_sum<T>(folded_axes, groups, fold.piece(from), to, sum.data(), again);
+  };
+  if (dy.box.empty()) {
+    add(x, dy, accumulate);
   } else {
-    bool add = accumulate;
-    for (const Box& box : blocks(dy.box)) {
-      const Block<T> source(x, fold.around(needed(axes, TapDirection::kForward, x, box)));
-      const Block<T> target(dy, box);
-      source.load(x);
-      target.load(dy);
-      cpu::conv_weight_sum<T>(folded_axes, groups, fold.piece(source.piece), target.piece,
-                              sum.data(), add);
-      add = true;
+    const Piece used = x.slice(needed(axes, TapDirection::kForward, x, dy.box));
+    if (direct<T>(x.view) && direct<T>(dy.view) && fold.fits(used)) {
+      add(used, dy, accumulate);
+    } else {
+      // The order of the sum may depend on the element type, but not on strides, which replicas do
+      // not share: one block where no conversion is needed.
+      const bool converts = dw.dtype != dtype_of<T>;
+      bool again = accumulate;
+      for (const Box& box : converts ? blocks(dy.box) : std::vector<Box>{dy.box}) {
+        const Block<T> source(x, fold.around(needed(axes, TapDirection::kForward, x, box)));
+        const Block<T> target(dy, box);
+        source.load(x);
+        target.load(dy);
+        add(source.piece, target.piece, again);
+        again = true;
+      }
     }
   }
   copy(dense, dw);

@@ -322,7 +322,7 @@ void PackedConv<T>::run(const std::vector<TapAxis>& axes,
                         const Piece& in,
                         const Piece& out) const {
   Call call;
-  call.regions = tap_regions(axes, direction, in, out);
+  call.regions = tap_regions(axes, direction, in, out, true);
   call.tiles = region_tiles(call.regions, kTilePixels);
   call.in = in.view.as<T>();
   call.out = out.view.as<T>();

@@ -128,7 +128,7 @@ bool clip_to_tap(const std::vector<TapAxis>& axes,
     if (j.empty()) return false;
     place(--slot, dim, j, a.stride, t * a.dilation - a.pad);
   }
-  box.arrange();
+  box.arrange(false);
   return true;
 }
 
@@ -281,7 +281,7 @@ void sum_offsets(const Plan& plan,
                  bool channelwise,
                  T* partial) {
   constexpr std::int64_t kWidth = kVectorLanes<T>;
-  const std::vector<TapRegion> regions = tap_regions(axes, TapDirection::kForward, x, dy);
+  const std::vector<TapRegion> regions = tap_regions(axes, TapDirection::kForward, x, dy, false);
   const std::vector<RegionTile> tiles = region_tiles(regions, kTilePixels);
   const auto tile_count = static_cast<std::int64_t>(tiles.size());
   const auto blocks = static_cast<std::int64_t>(plan.columns.size());

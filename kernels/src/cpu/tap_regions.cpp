@@ -92,7 +92,7 @@ std::vector<Segment> segments(const TapAxis& a,
 
 }  // namespace
 
-void PixelBox::arrange() {
+void PixelBox::arrange(bool merge) {
   constexpr std::size_t kRow = kPixelDims - 1;
   constexpr std::int64_t kLongEnough = 8;
   const PixelBox from = *this;
@@ -101,7 +101,7 @@ void PixelBox::arrange() {
   std::size_t used = 0;
   for (std::size_t d = kPixelDims; d-- > 0;) {
     if (from.extent[d] == 1) continue;
-    if (used > 0) {
+    if (merge && used > 0) {
       const std::size_t inner = kPixelDims - used;
       if (from.in_step[d] == extent[inner] * in_step[inner] &&
           from.out_step[d] == extent[inner] * out_step[inner]) {
@@ -125,7 +125,8 @@ void PixelBox::arrange() {
 std::vector<TapRegion> tap_regions(const std::vector<TapAxis>& axes,
                                    TapDirection direction,
                                    const Piece& in,
-                                   const Piece& out) {
+                                   const Piece& out,
+                                   bool merge) {
   std::vector<TapRegion> regions;
   if (out.box.empty()) return regions;
   const int domain = static_cast<int>(axes.size());
@@ -159,7 +160,7 @@ std::vector<TapRegion> tap_regions(const std::vector<TapAxis>& axes,
               r.tap.push_back((s0.tap[a] * kernel[1] + s1.tap[b]) * kernel[2] + s2.tap[c]);
               r.tap_in.push_back(s0.tap_in[a] + s1.tap_in[b] + s2.tap_in[c]);
             }
-        r.arrange();
+        r.arrange(merge);
         regions.push_back(std::move(r));
       }
   return regions;

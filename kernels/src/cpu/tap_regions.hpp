@@ -34,9 +34,9 @@ struct PixelBox {
   std::int64_t out_row(std::int64_t r) const { return row_offset(r, out_step); }
   std::int64_t row_in_step() const { return in_step[kPixelDims - 1]; }
   std::int64_t row_out_step() const { return out_step[kPixelDims - 1]; }
-  /// Merges dimensions that are walked as one, and moves the one that makes the best rows to the
-  /// end.
-  void arrange();
+  /// Moves the dimension that makes the best rows to the end. With `merge`, dimensions that strides
+  /// allow to walk as one are merged first; the order of the pixels then depends on the strides.
+  void arrange(bool merge);
 
  private:
   std::int64_t row_offset(std::int64_t r, const PixelDims& step) const {
@@ -68,7 +68,8 @@ enum class TapDirection { kForward, kAdjoint };
 std::vector<TapRegion> tap_regions(const std::vector<TapAxis>& axes,
                                    TapDirection direction,
                                    const Piece& in,
-                                   const Piece& out);
+                                   const Piece& out,
+                                   bool merge);
 
 /// A run of pixels [first, last) of rows [row_begin, row_end) of one region.
 struct RegionTile {
