@@ -65,14 +65,16 @@ class Step {
     const DType dtype = x.dtype();
     const View own = x.local();
     const RedistributionPlan& p = *plan_;
-    const bool here = p.receives.empty() && p.local.size() == 1 && p.local[0].box == p.target;
-    if (here && !p.target.empty()) {
+    // A part that is not dense is copied: replicas of the result must not differ in strides, on
+    // which the order of a sum may depend.
+    aliased_ = p.receives.empty() && p.local.size() == 1 && p.local[0].box == p.target &&
+               !p.target.empty() && own.slice(relative(p.target, p.owned)).is_dense();
+    if (aliased_) {
       result_ = Tensor::alias(x, to, own.slice(relative(p.target, p.owned)));
     } else {
       result_ = Tensor::empty(to, dtype, x.device());
       sum_ = result_.local();
     }
-    aliased_ = here && !p.target.empty();
     combines_ =
         std::any_of(p.receives.begin(), p.receives.end(),
                     [](const Transfer& t) { return !t.first; }) ||
