@@ -112,6 +112,30 @@ auto map_panel(Panel<double> p, std::int64_t rows, std::int64_t columns) {
                                                           Eigen::OuterStride<>(p.ld));
 }
 
+/// Eigen computes small products and inner products by dot products that start at an aligned
+/// address: their rounding would depend on where the matrices lie.
+void plain_product(std::int64_t m,
+                   std::int64_t n,
+                   std::int64_t k,
+                   double alpha,
+                   Panel<double> a,
+                   Panel<double> b,
+                   double* c,
+                   std::int64_t ldc) {
+  const std::int64_t a_row = a.transposed ? 1 : a.ld, a_column = a.transposed ? a.ld : 1;
+  const std::int64_t b_row = b.transposed ? 1 : b.ld, b_column = b.transposed ? b.ld : 1;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double lanes[kLanes] = {};
+      for (std::int64_t l = 0; l < k; ++l)
+        lanes[l % kLanes] += a.data[i * a_row + l * a_column] * b.data[l * b_row + j * b_column];
+      double sum = 0.0;
+      for (const double lane : lanes) sum += lane;
+      c[i * ldc + j] += alpha * sum;
+    }
+  }
+}
+
 void product(std::int64_t m,
              std::int64_t n,
              std::int64_t k,
@@ -128,6 +152,8 @@ void product(std::int64_t m,
   } else if (beta != 1.0) {
     out *= beta;
   }
+  if (m + n + k < EIGEN_GEMM_TO_COEFFBASED_THRESHOLD || m * n == 1)
+    return plain_product(m, n, k, alpha, a, b, c, ldc);
   const auto add = [&](const auto& left, const auto& right) {
     out.noalias() += alpha * (left * right);
   };

@@ -253,6 +253,7 @@ void visit_norm(DType dtype, NormActivation activation, F&& f) {
 void group_moments(const View& x, const GroupNormOptions& options, const View& moments) {
   const View* const views[] = {&x};
   const Rows rows = make_rows("group_moments", views, options);
+  if (rows.channels == 0) return;  // no groups either
   require_moments("group_moments", moments, rows.samples, options.groups);
   if (on_cuda(x)) return cuda::group_moments(x, options, moments);
   visit_norm(x.dtype, NormActivation::kNone,
@@ -285,6 +286,7 @@ void group_norm(const View& x,
                 const View& y) {
   const View* const views[] = {&x, &y};
   const Rows rows = make_rows("group_norm", views, options);
+  if (rows.channels == 0) return;  // no groups either
   require_moments("group_norm", moments, rows.samples, options.groups);
   if (on_cuda(x)) return cuda::group_norm(x, moments, gamma, beta, options, y);
   visit_norm(x.dtype, options.activation, [&]<class T, NormActivation kActivation>() {
@@ -322,6 +324,7 @@ void group_norm_sums(const View& x,
                      const View& dbeta) {
   const View* const views[] = {&x, &dy};
   const Rows rows = make_rows("group_norm_sums", views, options);
+  if (rows.channels == 0) return;  // no groups either
   require_moments("group_norm_sums", moments, rows.samples, options.groups);
   if (on_cuda(x)) {
     return cuda::group_norm_sums(x, dy, moments, gamma, beta, options, sums, dgamma, dbeta);
@@ -393,6 +396,7 @@ void group_norm_input_grad(const View& x,
                            const View& dx) {
   const View* const views[] = {&x, &dy, &dx};
   const Rows rows = make_rows("group_norm_input_grad", views, options);
+  if (rows.channels == 0) return;  // no groups either
   require_moments("group_norm_input_grad", moments, rows.samples, options.groups);
   if (on_cuda(x)) {
     return cuda::group_norm_input_grad(x, dy, moments, gamma, beta, sums, options, dx);

@@ -1,5 +1,6 @@
 // ranks: 1
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <tessera/core/threads.hpp>
@@ -105,6 +106,33 @@ TEST_CASE("blocks, slices of k, and any number of threads") {
       REQUIRE(std::memcmp(c.view.data, again.view.data,
                           static_cast<std::size_t>(c.view.size()) * size_of(dtype)) == 0);
     }
+  }
+}
+
+TEST_CASE("the place of the matrices in memory does not change the bits") {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2, 3, 4},
+                                {1, 1, 300},
+                                {1, 40, 33},
+                                {40, 1, 33},
+                                {13, 11, 29}}) {
+    const auto run = [&, m = m, n = n, k = k]<class T>(T) {
+      std::vector<T> a(static_cast<std::size_t>(m * k)), b(static_cast<std::size_t>(k * n)), first;
+      for (T& v : a) v = static_cast<T>(uniform(-1, 1));
+      for (T& v : b) v = static_cast<T>(uniform(-1, 1));
+      for (std::size_t shift = 0; shift < 17; ++shift) {
+        std::vector<T> moved_a(shift), moved_b(shift), c(static_cast<std::size_t>(m * n) + shift);
+        moved_a.insert(moved_a.end(), a.begin(), a.end());
+        moved_b.insert(moved_b.end(), b.begin(), b.end());
+        kernels::gemm(1, View::dense(moved_a.data() + shift, dtype_of<T>, {m, k}),
+                      View::dense(moved_b.data() + shift, dtype_of<T>, {k, n}), 0,
+                      View::dense(c.data() + shift, dtype_of<T>, {m, n}));
+        c.erase(c.begin(), c.begin() + static_cast<std::ptrdiff_t>(shift));
+        if (shift == 0) first = c;
+        REQUIRE(std::memcmp(first.data(), c.data(), c.size() * sizeof(T)) == 0);
+      }
+    };
+    run(float{});
+    run(double{});
   }
 }
 

@@ -3,6 +3,7 @@
 // parts are gathered and merged in rank order (Chan, Golub & LeVeque 1979): one small exchange, no
 // cancellation, the same bits on every rank.
 
+#include <algorithm>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/norm.hpp>
@@ -95,10 +96,11 @@ Ref<Buffer> moments_buffer(const Shape& shape) {
 }
 
 void run_norm(RunContext& context) {
-  const kernels::GroupNormOptions options =
+  kernels::GroupNormOptions options =
       kernel_options(context.as<NormArgs>(), context.dynamic_as<NormScalars>());
   const Tensor& x = context.in[0];
   const Tensor& moments = context.out[1];
+  options.groups = std::max<std::int64_t>(moments.local_shape()[1], 1);
   const parallel::Group group = parallel::Group::of(x.mesh(), context.axes);
   Shape parts = moments.local_shape();
   parts.insert(0, group.size());

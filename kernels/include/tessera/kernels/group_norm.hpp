@@ -7,7 +7,8 @@
 /// groups = 1 with the rows as N is layer normalisation, groups = C instance normalisation, not
 /// centred with groups = 1 RMS normalisation. Moments are f64 triples (count, mean, M2) with M2 the
 /// sum of squared deviations from the mean; not centred: mean 0, M2 the sum of squares. Sums follow
-/// fixed blocks, so they do not depend on the number of threads.
+/// fixed blocks, so they do not depend on the number of threads. A part without channels has no
+/// groups: nothing is done.
 namespace tessera::kernels {
 
 /// Activation applied to the normalised and scaled value.
