@@ -8,6 +8,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/stats.hpp>
 
 #include "support/op_test.hpp"
@@ -332,6 +333,33 @@ TEST_CASE("gradients travel in buckets, one reduction per kind") {
     check_equal(str("leaf ", i), gradient(leaves[i]), DenseArray(values[i].shape, factor), 1e-6);
     CHECK(gradient(leaves[i]).layout() == leaves[i].layout());
   }
+}
+
+TEST_CASE("a full bucket leaves while backward goes on") {
+  if (process().count == 1) return;
+  const auto reductions = [] {
+    return parallel::comm_stats()[parallel::CallKind::kAllReduce].calls;
+  };
+  // Three leaves of 3 MiB: the first two fill a bucket.
+  const std::int64_t n = 3 << 17;
+  const Tensor s = to_tensor(numbers({2, 1}, 1), rows({2, 1}));
+  std::vector<Tensor> leaves;
+  Tensor total;
+  for (int i = 0; i < 3; ++i) {
+    leaves.push_back(require_grad(Tensor::zeros(replicated({n}), DType::kFloat64)));
+    const Tensor part = sum(leaves.back() * s);
+    total = total.defined() ? total + part : part;
+  }
+  const std::int64_t before = reductions();
+  backward(total);
+  CHECK(reductions() - before == 2);
+  CHECK(parallel::outstanding() > 0);  // nobody has waited yet
+  const DenseArray v = numbers({2, 1}, 1);
+  for (const Tensor& x : leaves) {
+    CHECK(gradient(x).at({0}) == Approx(v(0, 0) + v(1, 0)));
+    CHECK(gradient(x).at({n - 1}) == Approx(v(0, 0) + v(1, 0)));
+  }
+  CHECK(parallel::outstanding() == 0);
 }
 
 TEST_CASE("through linear views a pending gradient reaches the leaf, whatever its layout") {

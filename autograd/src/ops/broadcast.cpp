@@ -7,18 +7,24 @@ void broadcast_signatures(const Problem& problem, std::vector<Signature>& legal)
   const int inputs = static_cast<int>(problem.in.size());
   for (int d = 0; d < out.size(); ++d) {
     std::vector<Role> roles(problem.in.size());
+    // An operand that is stretched along d is smaller than the result by at least out[d]: gathering
+    // it is cheaper than moving the others.
+    std::uint32_t stretched = 0;
     for (int i = 0; i < inputs; ++i) {
       if (!problem.in[static_cast<std::size_t>(i)].defined()) continue;
       const int dim = d - (out.size() - problem.shape(i).size());
-      if (dim >= 0 && problem.shape(i)[dim] == out[d])
+      if (dim >= 0 && problem.shape(i)[dim] == out[d]) {
         roles[static_cast<std::size_t>(i)] = shard_role(dim);
+      } else {
+        stretched |= 1u << i;
+      }
     }
     for (int i = 0; i < inputs; ++i) {
       if (roles[static_cast<std::size_t>(i)].kind != Role::kShard) continue;
       legal.push_back({.in = roles,
                        .out = std::vector<Role>(problem.out.size(), shard_role(d)),
                        .driver = i,
-                       .bounds = {}});
+                       .may_gather = stretched});
     }
   }
 }

@@ -102,6 +102,7 @@ void random_cases(int draws, const std::function<std::string(Rng& rng)>& check) 
       return;
     }
   }
+  SUCCEED();
 }
 
 Traffic traffic_of(const std::function<void()>& f) {
