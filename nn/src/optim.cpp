@@ -5,6 +5,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/kernels/optim.hpp>
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/optim.hpp>
 
@@ -68,14 +69,25 @@ void Optimizer::step() {
   const NoGrad no_grad;
   finish_gradients();
   ++steps_;
+  std::vector<Tensor> gradients;  // keeps dense copies alive
+  std::vector<kernels::OptimSegment> segments;
   for (Item& item : items_) {
     const Tensor& value = item.parameter.value();
     const Tensor g = gradient(value);
     if (!g.defined()) continue;
     make_slots(item);
-    update(item, dense(g).local());
+    gradients.push_back(dense(g));
+    kernels::OptimSegment segment;
+    segment.parameter = value.mutable_local();
+    segment.gradient = gradients.back().local();
+    if (!item.slots.empty()) segment.first = item.slots[0].mutable_local();
+    if (item.slots.size() > 1) segment.second = item.slots[1].mutable_local();
+    segment.rate = lr_ * item.lr_scale;
+    segment.weight_decay = item.weight_decay;
+    segments.push_back(segment);
     clear_gradient(value);
   }
+  update(segments);
 }
 
 void Optimizer::zero_grad() {
@@ -104,6 +116,10 @@ Sgd::Sgd(const std::vector<nn::Parameter>& parameters, const SgdOptions& options
                 options.groups),
       options_(options) {}
 
+void Sgd::update(const std::vector<kernels::OptimSegment>& segments) {
+  kernels::sgd_step(segments, options_.momentum, options_.nesterov);
+}
+
 AdamW::AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& options)
     : Optimizer(parameters,
                 {"exp_avg", "exp_avg_sq"},
@@ -112,6 +128,12 @@ AdamW::AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& o
                 options.decay_vectors,
                 options.groups),
       options_(options) {}
+
+void AdamW::update(const std::vector<kernels::OptimSegment>& segments) {
+  kernels::adamw_step(
+      segments,
+      {.beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps, .step = steps()});
+}
 
 double grad_norm(const std::vector<nn::Parameter>& parameters) {
   const NoGrad no_grad;
@@ -148,6 +170,29 @@ Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options
     if (!p.requires_grad()) continue;
     parameters_.push_back(p);
     averages_.push_back(Tensor::from_local(p.value().local(), p.rest()));
+  }
+}
+
+void Ema::update() {
+  const auto t = static_cast<double>(updates_++);
+  const double decay =
+      options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
+  std::vector<kernels::OptimSegment> segments;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    kernels::OptimSegment segment;
+    segment.parameter = averages_[i].mutable_local();
+    segment.gradient = parameters_[i].value().local();
+    segments.push_back(segment);
+  }
+  kernels::ema_step(segments, decay);
+}
+
+void Ema::swap() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const View a = averages_[i].mutable_local();
+    const View p = parameters_[i].value().mutable_local();
+    const auto bytes = static_cast<std::size_t>(averages_[i].local_bytes());
+    std::swap_ranges(a.as<std::byte>(), a.as<std::byte>() + bytes, p.as<std::byte>());
   }
 }
 

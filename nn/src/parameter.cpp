@@ -36,7 +36,10 @@ const Tensor& Parameter::value() const {
 }
 
 void Parameter::set_value(const Tensor& value) const {
-  state_->value = state_->trainable ? require_grad(value) : value;
+  // Optimisers walk through the memory without strides.
+  const Tensor dense =
+      value.local().is_dense() ? value : Tensor::from_local(value.local(), value.layout());
+  state_->value = state_->trainable ? require_grad(dense) : dense;
 }
 
 void Parameter::set_requires_grad(bool on) {

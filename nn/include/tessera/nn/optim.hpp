@@ -5,6 +5,10 @@
 #include <utility>
 #include <vector>
 
+namespace tessera::kernels {
+struct OptimSegment;
+}
+
 namespace tessera::optim {
 
 /// Deviations for the parameters whose path matches `pattern` (see nn::glob_match); of several that
@@ -41,25 +45,24 @@ class Optimizer {
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
  protected:
-  /// One parameter's part in an update.
+  /// Throws UsageError when two parameters have the same path, or none is trainable, or a group
+  /// matches none. `decay_vectors`: see AdamWOptions.
+  Optimizer(const std::vector<nn::Parameter>& parameters,
+            std::vector<const char*> slot_names,  // at most two: the kernels' first and second
+            double lr,
+            double weight_decay,
+            bool decay_vectors,
+            const std::vector<Group>& groups);
+  /// Changes all parameters that have a gradient, in one pass; steps() counts this step already.
+  virtual void update(const std::vector<kernels::OptimSegment>& segments) = 0;
+
+ private:
   struct Item {
     nn::Parameter parameter;
     double lr_scale = 1.0;
     double weight_decay = 0.0;
     std::vector<Tensor> slots = {};
   };
-  /// Throws UsageError when two parameters have the same path, or none is trainable, or a group
-  /// matches none. `decay_vectors`: see AdamWOptions.
-  Optimizer(const std::vector<nn::Parameter>& parameters,
-            std::vector<const char*> slot_names,
-            double lr,
-            double weight_decay,
-            bool decay_vectors,
-            const std::vector<Group>& groups);
-  /// Changes `item.parameter` by its dense local `gradient`; steps() counts this step already.
-  virtual void update(Item& item, const View& gradient) = 0;
-
- private:
   void make_slots(Item& item) const;
   std::vector<nn::Parameter> parameters_;
   std::vector<Item> items_;
@@ -85,7 +88,7 @@ class Sgd : public Optimizer {
   explicit Sgd(const std::vector<nn::Parameter>& parameters, const SgdOptions& options = {});
 
  protected:
-  void update(Item& item, const View& gradient) override;
+  void update(const std::vector<kernels::OptimSegment>& segments) override;
 
  private:
   SgdOptions options_;
@@ -109,7 +112,7 @@ class AdamW : public Optimizer {
   explicit AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& options = {});
 
  protected:
-  void update(Item& item, const View& gradient) override;
+  void update(const std::vector<kernels::OptimSegment>& segments) override;
 
  private:
   AdamWOptions options_;
