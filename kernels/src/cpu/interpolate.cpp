@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/interpolate.hpp>
 
 #include "cpu/separable.hpp"
@@ -169,10 +170,14 @@ void interpolate_input_grad(const InterpolateGeometry& g, const Piece& dy, const
   if (dx.view.empty()) return;
   const cpu::Grid in(dy), out(dx);
   std::array<TapTable, 3> tables;
+  std::array<Interval, 3> needs;
   for (std::size_t d = 0; d < 3; ++d) {
-    const Interval want = out.box[d + 1];
+    needs[d] = interpolate_adjoint_need(g, out.domain[d], in.domain[d], out.box[d + 1]);
+    if (needs[d].empty()) return fill(dx.view, 0.0);  // no output reads any of these inputs
+  }
+  for (std::size_t d = 0; d < 3; ++d) {
+    const Interval want = out.box[d + 1], need = needs[d];
     const std::int64_t n = out.domain[d], m = in.domain[d];
-    const Interval need = interpolate_adjoint_need(g, n, m, want);
     if (!in.box[d + 1].contains(need))
       throw ShapeError(str("interpolate_input_grad: inputs ", want.lo, " to ", want.hi,
                            " are read by outputs ", need.lo, " to ", need.hi,
