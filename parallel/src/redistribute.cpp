@@ -26,15 +26,6 @@ Ref<Buffer> allocate(std::int64_t bytes, Device device) {
   return MemoryPool::of(device).allocate(static_cast<std::size_t>(bytes));
 }
 
-/// Whether every rank finds its new part within its old one. Only then is the result a view: were
-/// that decided by each rank alone, replicas would get other strides, and sums over them other
-/// bits.
-bool only_cuts(const Layout& from, const Layout& to) {
-  for (int d = 0; d < from.dims(); ++d)
-    if (from.is_split(d) && !(from.split(d) == to.split(d))) return false;
-  return true;
-}
-
 /// Packs what is not dense into one block, and lists the messages.
 struct Outgoing {
   std::vector<Send> messages;
