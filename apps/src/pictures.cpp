@@ -1,0 +1,129 @@
+#include "pictures.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tessera/nn/io/plot.hpp>
+
+namespace tessera::app {
+namespace {
+
+bool ascending(const data::GridField& field, int dim) {
+  const std::vector<double>& x = field.coordinates(dim);
+  return x.size() < 2 || x.front() < x.back();
+}
+
+View view_of(const std::vector<double>& values, std::int64_t rows, std::int64_t columns) {
+  return View::dense(const_cast<double*>(values.data()), DType::kFloat64, {rows, columns});
+}
+
+/// Whether the values look like heights about a sea level: colours then tell land from sea.
+io::ColorMap map_of(const std::vector<double>& values) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  return *low < 0.0 && *high > 0.0 ? io::ColorMap::kRelief : io::ColorMap::kViridis;
+}
+
+double rms(const std::vector<double>& values) {
+  double sum = 0.0;
+  double count = 0.0;
+  for (const double v : values) {
+    if (std::isnan(v)) continue;
+    sum += v * v;
+    count += 1.0;
+  }
+  return count > 0.0 ? std::sqrt(sum / count) : 0.0;
+}
+
+}  // namespace
+
+std::string unit_of(const io::NetcdfVariable& variable) {
+  const auto it = variable.attributes.find("units");
+  if (it == variable.attributes.end()) return "";
+  const std::string* const text = std::get_if<std::string>(&it->second);
+  return text != nullptr ? *text : "";
+}
+
+void draw_losses(const std::string& path, const std::vector<std::vector<double>>& curves) {
+  const std::vector<double>& steps = curves[0];
+  const std::vector<double>& losses = curves[1];
+  io::PlotSeries each = {.label = "single step", .x = {}, .y = {}};
+  io::PlotSeries mean = {.label = "mean of the last 5 %", .x = {}, .y = {}};
+  const std::size_t window = std::max<std::size_t>(losses.size() / 20, 1);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    sum += losses[i];
+    if (i >= window) sum -= losses[i - window];
+    each.x.push_back(steps[i]);
+    each.y.push_back(losses[i]);
+    if (i + 1 < window) continue;
+    mean.x.push_back(steps[i]);
+    mean.y.push_back(sum / static_cast<double>(window));
+  }
+  io::draw_plot({each, mean},
+                {.title = "Training loss", .x_label = "step", .y_label = "loss", .log_y = true})
+      .save(path);
+}
+
+void draw_prediction(const std::string& path,
+                     const PredictionPicture& picture,
+                     const data::GridField& field) {
+  const std::int64_t rows = picture.tile[0].size();
+  const std::int64_t columns = picture.tile[1].size();
+  const bool below = ascending(field, 0);
+  const std::string unit = unit_of(field.variable());
+  const auto [low, high] = std::minmax_element(picture.truth.begin(), picture.truth.end());
+  const io::ColorMap map = map_of(picture.truth);
+  const auto difference = [&](const std::vector<double>& from) {
+    std::vector<double> d(from.size());
+    for (std::size_t i = 0; i < d.size(); ++i) d[i] = from[i] - picture.truth[i];
+    return d;
+  };
+  const std::vector<double> model_error = difference(picture.model);
+  const std::vector<double> bicubic_error = difference(picture.bicubic);
+  // Both errors on one scale, that of the interpolation.
+  const double range = 3.0 * rms(bicubic_error);
+  const auto panel = [&](const std::vector<double>& values, const std::string& title) {
+    return io::FieldPanel{.values = view_of(values, rows, columns),
+                          .title = title,
+                          .map = map,
+                          .low = *low,
+                          .high = *high,
+                          .unit = unit,
+                          .first_row_below = below,
+                          .hillshade = map == io::ColorMap::kRelief};
+  };
+  const auto error_panel = [&](const std::vector<double>& values, const char* of) {
+    return io::FieldPanel{
+        .values = view_of(values, rows, columns),
+        .title = fmt::format("{}: prediction - truth, RMSE {:.1f} {}", of, rms(values), unit),
+        .map = io::ColorMap::kDiverging,
+        .low = -range,
+        .high = range,
+        .unit = unit,
+        .first_row_below = below};
+  };
+  io::draw_fields({panel(picture.truth, "Truth"), panel(picture.model, "Model"),
+                   error_panel(model_error, "Model"), error_panel(bicubic_error, "Bicubic")},
+                  {.title = "Held-out part", .columns = 2})
+      .save(path);
+}
+
+void draw_field(const std::string& path,
+                const Shape& shape,
+                const std::vector<double>& values,
+                const std::string& title,
+                const std::string& unit,
+                bool first_row_below) {
+  const io::ColorMap map = map_of(values);
+  io::draw_fields({{.values = view_of(values, shape[0], shape[1]),
+                    .title = title,
+                    .map = map,
+                    .unit = unit,
+                    .first_row_below = first_row_below,
+                    .hillshade = map == io::ColorMap::kRelief}},
+                  {.columns = 1, .max_width = 1440})
+      .save(path);
+}
+
+}  // namespace tessera::app

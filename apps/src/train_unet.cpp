@@ -1,0 +1,176 @@
+#include "train_unet.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/loss.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/progress.hpp>
+#include <tessera/parallel/stats.hpp>
+
+#include "pictures.hpp"
+#include "unet_run.hpp"
+
+namespace tessera::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kExitPreempted = 75;
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+/// While alive, SIGTERM, SIGINT and SIGUSR1 ask for a stop at the end of the step.
+class StopSignals {
+ public:
+  StopSignals() {
+    stop_requested = 0;
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+      previous_[i] = std::signal(kSignals[i], [](int) { stop_requested = 1; });
+    }
+  }
+  ~StopSignals() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) std::signal(kSignals[i], previous_[i]);
+  }
+  StopSignals(const StopSignals&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+  void (*previous_[std::size(kSignals)])(int) = {};
+};
+
+/// What all ranks learn of each other once per step.
+struct StepReport {
+  bool stop = false;
+  std::int64_t comm_bytes = 0;  ///< sent by all ranks since the last report
+  std::int64_t peak_bytes = 0;  ///< of the rank that needed most
+};
+
+class StepReporter {
+ public:
+  explicit StepReporter(const Mesh& mesh) : ranks_(nn::collective(mesh)) {}
+  StepReport report() {
+    const std::int64_t sent = parallel::comm_stats().total().bytes;
+    std::vector<std::int64_t> values(static_cast<std::size_t>(ranks_.size) + 2, 0);
+    values[0] = stop_requested;
+    values[1] = sent - sent_before_;
+    values[static_cast<std::size_t>(ranks_.rank) + 2] = MemoryPool::of({}).stats().peak_bytes;
+    if (ranks_.size > 1) ranks_.sum(values);
+    sent_before_ = parallel::comm_stats().total().bytes;
+    return {values[0] > 0, values[1], *std::max_element(values.begin() + 2, values.end())};
+  }
+
+ private:
+  io::Collective ranks_;
+  std::int64_t sent_before_ = parallel::comm_stats().total().bytes;
+};
+
+Tensor loss_of(const UNetSettings& s, const Tensor& y, const data::SuperResolutionBatch& batch) {
+  const Tensor weight = batch.mask.defined() ? cast(batch.mask, y.dtype()) : Tensor();
+  if (s.loss == "l1") return l1_loss(y, batch.target, weight);
+  if (s.loss == "huber") return huber_loss(y, batch.target, 1.0, weight);
+  return mse_loss(y, batch.target, weight);
+}
+
+}  // namespace
+
+int train_unet(UNetSettings settings, const TrainOptions& options) {
+  const RunFiles files{options.out};
+  const Mesh mesh = parse_mesh(options.mesh);
+  const bool first = mesh.rank() == 0;
+  const io::Collective ranks = nn::collective(mesh);
+
+  ranks.together([&] {
+    if (!first) return;
+    if (!options.resume && std::filesystem::exists(files.metrics())) {
+      throw UsageError(str("train: ", options.out,
+                           " holds a run already. Continue it with --resume, or choose another "
+                           "directory."));
+    }
+    std::filesystem::create_directories(options.out);
+  });
+
+  const data::SuperResolution data = open_data(settings, mesh);
+  const int dims = data.field().dims();
+  models::UNet model(settings.model(dims, edges_of(data.field())), mesh, settings.dtype());
+  optim::AdamW optimizer(model.parameters(),
+                         {.lr = settings.lr, .weight_decay = settings.weight_decay});
+  std::optional<optim::Ema> ema;
+  if (settings.ema > 0.0) ema.emplace(model.parameters(), optim::EmaOptions{.decay = settings.ema});
+  const optim::CosineSchedule schedule = {.lr = settings.lr,
+                                          .steps = settings.steps,
+                                          .warmup = settings.warmup,
+                                          .final_lr = settings.final_lr};
+  nn::TrainingState state = {
+      .model = &model, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
+  const Layout input =
+      field_placement(mesh, dims)
+          .resolve(data.input_shape(settings.batch), {.multiple = model.total_stride()});
+  const Layout target = data.fine_layout(input);
+
+  if (options.resume) nn::load_checkpoint(files.checkpoint(), state);
+  std::optional<io::JsonLines> metrics;
+  ranks.together([&] {
+    io::Settings all;
+    settings.declare(all);
+    if (first) all.save(files.config());
+    metrics.emplace(files.metrics(), options.resume ? state.step : io::JsonLines::kNothing);
+  });
+
+  const StopSignals signals;
+  StepReporter reporter(mesh);
+  io::Progress progress(settings.steps, {.label = "train", .first = state.step});
+  bool stopped = false;
+  while (state.step < settings.steps && !stopped) {
+    const auto start = Clock::now();
+    MemoryPool::of({}).reset_peak();
+    model.random().step = static_cast<std::uint64_t>(state.step);
+    const data::SuperResolutionBatch batch =
+        data.batch(state.step * settings.batch, input, target, settings.dtype());
+    const Tensor loss = loss_of(settings, model(batch.input), batch);
+    backward(loss);
+    if (settings.clip > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip);
+    optimizer.set_lr(schedule(state.step));
+    optimizer.step();
+    if (ema) ema->update();
+    ++state.step;
+
+    const double value = loss.item();
+    const StepReport report = reporter.report();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    metrics->write({{"step", state.step},
+                    {"loss", value},
+                    {"seconds", seconds},
+                    {"peak_bytes", report.peak_bytes},
+                    {"comm_bytes", report.comm_bytes}});
+    if (!std::isfinite(value)) {
+      throw Error(str("train: the loss of step ", state.step, " is ", value,
+                      " (the training has diverged). Lower training.lr, or find the op with "
+                      "TESSERA_ANOMALY=1."));
+    }
+    progress.update(state.step, fmt::format("loss {:.4g}", value));
+    stopped = report.stop;
+    if (stopped || state.step == settings.steps || state.step % options.checkpoint_every == 0) {
+      nn::save_checkpoint(files.checkpoint(), state);
+    }
+  }
+  if (stopped && state.step < settings.steps) return kExitPreempted;
+
+  if (ema) ema->swap();
+  save_unet(files.weights(), model, settings, data.normalization());
+  ranks.together([&] {
+    if (!first) return;
+    draw_losses(files.loss_picture(), io::read_json_lines(files.metrics(), {"step", "loss"}));
+  });
+  return 0;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,118 @@
+#include "unet_run.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/nn/checkpoint.hpp>
+
+namespace tessera::app {
+namespace {
+
+constexpr const char* kKind = "tessera.model";
+constexpr const char* kUNet = "unet";
+
+std::string text_of(const io::SafetensorsReader& reader, const std::string& key) {
+  const auto it = reader.metadata().find(key);
+  if (it == reader.metadata().end()) {
+    throw IoError(str("model: ", reader.path(), " does not say \"", key,
+                      "\" (it was not written by a training). Give the directory of a run."));
+  }
+  return it->second;
+}
+
+double number_of(const io::SafetensorsReader& reader, const std::string& key) {
+  const std::string text = text_of(reader, key);
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw IoError(str("model: ", reader.path(), " has \"", text, "\" for ", key, "."));
+  }
+  return value;
+}
+
+}  // namespace
+
+data::SuperResolution open_data(const UNetSettings& settings,
+                                const Mesh& mesh,
+                                const std::optional<data::Normalization>& normalization) {
+  data::SuperResolutionOptions o;
+  o.field = {.path = settings.file, .variable = settings.variable, .periodic = settings.periodic};
+  if (!settings.holdout.empty()) {
+    if (settings.holdout.size() != 2) {
+      throw UsageError(str("data.holdout: ", settings.holdout.size(),
+                           " numbers. Give two, from and to, e.g. 0,60."));
+    }
+    o.holdout_lo = settings.holdout[0];
+    o.holdout_hi = settings.holdout[1];
+  }
+  o.factor = settings.factor;
+  // The ranks agree that the file is usable before any of them relies on it.
+  nn::collective(mesh).together(
+      [&] { o.crop = Dims::filled(data::GridField(o.field).dims(), settings.crop); });
+  o.seed = settings.seed;
+  o.flips = settings.flips;
+  o.coordinate_channels = settings.coordinates;
+  o.normalization = normalization;
+  return data::SuperResolution(o, nn::collective(mesh));
+}
+
+std::vector<EdgeRule> edges_of(const data::GridField& field) {
+  std::vector<EdgeRule> edges;
+  for (int d = 0; d < field.dims(); ++d) {
+    edges.push_back(field.periodic(d) ? EdgeRule::kCircular : EdgeRule::kReplicate);
+  }
+  return edges;
+}
+
+void save_unet(const std::string& path,
+               models::UNet& model,
+               const UNetSettings& settings,
+               const data::Normalization& normalization) {
+  UNetSettings copy = settings;
+  io::Settings all;
+  copy.declare(all);
+  std::string edges;
+  for (const EdgeRule edge : model.options().edges)
+    edges += edge == EdgeRule::kCircular ? 'c' : 'r';
+  nn::save_weights(path, model,
+                   {{kKind, kUNet},
+                    {"config", all.toml()},
+                    {"edges", edges},
+                    {"mean", fmt::format("{}", normalization.mean)},
+                    {"std", fmt::format("{}", normalization.std)},
+                    {"missing", normalization.missing ? "1" : "0"}});
+}
+
+TrainedUNet load_unet(const std::string& path, const Mesh& mesh) {
+  UNetSettings settings;
+  data::Normalization normalization;
+  std::vector<EdgeRule> edges;
+  nn::collective(mesh).together([&] {
+    const io::SafetensorsReader reader(path);
+    if (text_of(reader, kKind) != kUNet) {
+      throw IoError(str("model: ", path, " does not hold a UNet."));
+    }
+    io::Settings all;
+    settings.declare(all);
+    all.load_text(text_of(reader, "config"), path);
+    normalization.mean = number_of(reader, "mean");
+    normalization.std = number_of(reader, "std");
+    normalization.missing = text_of(reader, "missing") == "1";
+    for (const char c : text_of(reader, "edges")) {
+      edges.push_back(c == 'c' ? EdgeRule::kCircular : EdgeRule::kReplicate);
+    }
+  });
+  const int dims = static_cast<int>(edges.size());
+  models::UNet model(settings.model(dims, edges), mesh, settings.dtype());
+  nn::load_weights(path, model);
+  model.eval();
+  return {std::move(settings), normalization, std::move(model)};
+}
+
+Tensor predict(const models::UNet& model, const Tensor& input) {
+  const NoGrad no_grad;
+  return model(input);
+}
+
+}  // namespace tessera::app
