@@ -1,5 +1,5 @@
 // ranks: 1 2 3 4 6 8
-// draws: 20
+// deep: 1 4
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/conv.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>

@@ -1,5 +1,5 @@
 // ranks: 1 2 3 4 6 8
-// draws: 20
+// deep: 1 4
 #include <algorithm>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/shape.hpp>

@@ -1,5 +1,5 @@
 // ranks: 1 2 3 4 6 8
-// draws: 1 4
+// deep: 1 4
 // The mechanism of windows, through a small op from outside the library.
 #include <tessera/autograd/autograd.hpp>
 
