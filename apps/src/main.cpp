@@ -45,6 +45,7 @@ void add_settings(CLI::App& command,
         .add_option_function<std::string>(
             "--" + name, [&given, key = e.key](const std::string& text) { given[key] = text; },
             help)
+        ->take_last()
         ->type_name(e.choices.empty() ? e.type : CLI::detail::join(e.choices, "|"))
         ->group(section == "data"    ? "Data"
                 : section == "model" ? "Model"

@@ -1,0 +1,210 @@
+// ranks: none
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/netcdf.hpp>
+#include <thread>
+#include <vector>
+
+namespace tessera::test {
+namespace {
+
+/// A directory with a small relief on a globe, removed at the end.
+class Workplace {
+ public:
+  Workplace() {
+    std::string name = (std::filesystem::temp_directory_path() / "tessera-app-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    constexpr std::int64_t kRows = 49;  // one more than a multiple of the factor
+    constexpr std::int64_t kColumns = 96;
+    io::NetcdfDimension lat = {.name = "lat", .size = kRows};
+    io::NetcdfDimension lon = {.name = "lon", .size = kColumns};
+    for (std::int64_t i = 0; i < kRows; ++i) lat.coordinates.push_back(-90.0 + 3.75 * double(i));
+    for (std::int64_t i = 0; i < kColumns; ++i) lon.coordinates.push_back(3.75 * double(i));
+    lon.attributes["units"] = std::string("degrees_east");
+    io::NetcdfWriter writer(data(), {lat, lon}, {{.name = "relief", .dims = {"lat", "lon"}}});
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t j = 0; j < kColumns; ++j) {
+        const double x = 0.0654498 * double(j);
+        const double y = 0.0654498 * double(i);
+        values.push_back(
+            static_cast<float>(2000 * std::sin(x) * std::cos(y) + 300 * std::sin(9 * x + 5 * y)));
+      }
+    }
+    const Box whole = Box::whole({kRows, kColumns});
+    writer.write_box("relief", whole,
+                     View::dense(values.data(), DType::kFloat32, {kRows, kColumns}));
+    writer.commit();
+  }
+  ~Workplace() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string data() const { return *this / "relief.nc"; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+using Words = std::vector<std::string>;
+
+/// Starts a program; its output goes to `output`.
+pid_t start(const Words& words, const std::string& output) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int file = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(file, 1);
+    dup2(file, 2);
+    std::vector<char*> arguments;
+    for (const std::string& w : words) arguments.push_back(const_cast<char*>(w.c_str()));
+    arguments.push_back(nullptr);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  return child;
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Outcome {
+  int code;
+  std::string output;
+};
+
+/// Runs the program on `ranks` processes; 0: without mpiexec.
+Outcome tessera(const Workplace& at, int ranks, const Words& words) {
+  Words all;
+  if (ranks > 0) all = {TESSERA_MPIEXEC, "-n", std::to_string(ranks)};
+  all.push_back(TESSERA_PROGRAM);
+  all.insert(all.end(), words.begin(), words.end());
+  const int code = wait_for(start(all, at / "output"));
+  return {code, read_file(at / "output")};
+}
+
+Words train(const Workplace& at, const std::string& out, const Words& more = {}) {
+  Words words = {"train",     "unet", "--data",        at.data(), "--holdout", "0,90",
+                 "--crop",    "32",   "--batch",       "2",       "--base",    "4",
+                 "--blocks",  "1",    "--multipliers", "1,2",     "--steps",   "6",
+                 "--dropout", "0.1",  "--out",         at / out,  "--lr",      "1e-2"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::vector<double> losses(const Workplace& at, const std::string& run) {
+  return io::read_json_lines(at / run + "/metrics.jsonl", {"loss"})[0];
+}
+
+}  // namespace
+
+TEST_CASE("training gives the same losses on any mesh; evaluation and prediction work on others") {
+  const Workplace at;
+  REQUIRE(tessera(at, 0, train(at, "one")).code == 0);
+  for (const auto& [ranks, mesh] : std::vector<std::pair<int, std::string>>{
+           {2, "h=2"}, {2, "data=2"}, {3, "w=3"}, {4, "h=2,w=2"}}) {
+    const std::string run = "on-" + mesh;
+    const Outcome o = tessera(at, ranks, train(at, run, {"--mesh", mesh}));
+    INFO(mesh << "\n" << o.output);
+    REQUIRE(o.code == 0);
+    const std::vector<double> one = losses(at, "one");
+    const std::vector<double> many = losses(at, run);
+    REQUIRE(many.size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(many[i] == Approx(one[i]).epsilon(1e-4));
+    CHECK(many.front() != many.back());
+  }
+  for (const char* file :
+       {"config.toml", "checkpoint.safetensors", "model.safetensors", "loss.png"}) {
+    CHECK(std::filesystem::file_size(at / "one" + "/" + file) > 100);
+  }
+
+  const Outcome evaluated = tessera(at, 3, {"evaluate", at / "on-h=2", "--mesh", "w=3"});
+  INFO(evaluated.output);
+  REQUIRE(evaluated.code == 0);
+  const std::string json = read_file(at / "on-h=2/evaluation.json");
+  for (const char* word : {"model", "bicubic", "bilinear", "overall", "land", "ocean", "rmse"}) {
+    CHECK(json.find(word) != std::string::npos);
+  }
+  CHECK(std::filesystem::exists(at / "on-h=2/prediction.png"));
+  CHECK(tessera(at, 0, {"info", at / "one"}).output.find("stem.weight") != std::string::npos);
+
+  REQUIRE(tessera(at, 2, {"predict", at / "one", "--coarsen", "--output", at / "a.nc"}).code == 0);
+  REQUIRE(tessera(at, 2, {"predict", at / "one", "--output", at / "b.nc", "--mesh", "w=2"}).code ==
+          0);
+  CHECK(io::NetcdfReader(at / "a.nc").variable("relief").shape == Shape{48, 96});
+  CHECK(io::NetcdfReader(at / "b.nc").variable("relief").shape == Shape{196, 384});
+  CHECK(std::filesystem::exists(at / "b.png"));
+}
+
+TEST_CASE("a training that a signal stopped goes on as if nothing had happened") {
+  const Workplace at;
+  const Words more = {"--steps", "40"};
+  REQUIRE(tessera(at, 0, train(at, "whole", more)).code == 0);
+
+  Words words = train(at, "parts", more);
+  words.insert(words.begin(), TESSERA_PROGRAM);
+  const pid_t child = start(words, at / "output");
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto lines = [&] {
+    const std::string text = read_file(at / "parts/metrics.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  while (lines() < 3 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(child, SIGTERM);
+  const int code = wait_for(child);
+  INFO(read_file(at / "output"));
+  REQUIRE((code == 75 || code == 0));  // 0: it was faster than the signal
+  if (code == 75) CHECK(losses(at, "parts").size() < 40);
+
+  const Outcome again = tessera(at, 0, {"train", "unet", "--resume", "--out", at / "parts"});
+  INFO(again.output);
+  REQUIRE(again.code == 0);
+  CHECK(losses(at, "parts") == losses(at, "whole"));
+  CHECK(read_file(at / "parts/model.safetensors") == read_file(at / "whole/model.safetensors"));
+}
+
+TEST_CASE("what goes wrong is said once, with an exit code") {
+  const Workplace at;
+  const auto check = [&](int ranks, const Words& words, int code, const std::string& text) {
+    const Outcome o = tessera(at, ranks, words);
+    INFO(o.output);
+    CHECK(o.code == code);
+    CHECK(o.output.find(text) != std::string::npos);
+    CHECK(o.output.find(text) == o.output.rfind(text));
+  };
+  check(0, {"--help"}, 0, "Exit codes");
+  check(2, {"info"}, 0, "processes  2");
+  check(2, {"trian"}, 2, "subcommand");
+  check(2, {"train", "unet", "--out", at / "x"}, 2, "--data");
+  check(2, train(at, "x", {"--base", "many"}), 2, "base");
+  check(2, train(at, "x", {"--mesh", "h=3"}), 2, "describe 3 ranks");
+  check(0, train(at, "x", {"--mesh", "h"}), 2, "h=2,w=2");
+  check(0, train(at, "x", {"--crop", "30"}), 2, "crop");
+  std::ofstream(at / "bad.toml") << "[training]\nstpes = 3\n";
+  check(0, train(at, "x", {"--config", at / "bad.toml"}), 2, "training.steps");
+  check(2, {"train", "unet", "--data", at / "no.nc", "--out", at / "x"}, 74, "no.nc");
+  check(2, {"evaluate", at / "x"}, 74, "model.safetensors");
+  REQUIRE(tessera(at, 0, train(at, "done")).code == 0);
+  check(0, train(at, "done"), 2, "--resume");
+}
+
+}  // namespace tessera::test
