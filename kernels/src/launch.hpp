@@ -9,6 +9,8 @@
 #include <tessera/core/threads.hpp>
 #include <tessera/core/view.hpp>
 
+#include "loop_nest.hpp"
+
 // How index-wise kernels run on the CPU.
 //
 // A functor is compiled once per element type as a `block function`: it computes whole groups of
@@ -73,31 +75,6 @@ void parallel_chunks(std::int64_t n, std::int64_t elements, F&& f) {
   } else {
     parallel_for(count, run);
   }
-}
-
-inline constexpr int kMaxOperands = 5;
-
-/// The common loop nest of several views: dimensions of size 1 dropped, dimensions that run on into
-/// each other in every view merged, outermost first, ordered by the strides of operand 0.
-struct LoopNest {
-  int dims = 0;
-  std::int64_t total = 1;
-  std::int64_t size[kMaxDims] = {};
-  std::int64_t stride[kMaxOperands][kMaxDims] = {};  // in elements
-};
-
-/// Throws ShapeError naming `op` when the shapes differ. `reorder` allows to visit the dimensions
-/// in another order than that of the shape.
-LoopNest make_loop_nest(const char* op, std::span<const View* const> views, bool reorder = true);
-
-/// Where element `linear` of the nest lies in operand k.
-inline std::int64_t nest_offset(const LoopNest& nest, int k, std::int64_t linear) {
-  std::int64_t offset = 0;
-  for (int d = nest.dims - 1; d >= 0; --d) {
-    offset += linear % nest.size[d] * nest.stride[k][d];
-    linear /= nest.size[d];
-  }
-  return offset;
 }
 
 /// dst[i] = T(src[i * stride]) for n elements of type `dtype`.
@@ -173,7 +150,5 @@ decltype(auto) visit_compute_type(DType dtype, F&& f) {
       return f.template operator()<std::int64_t>();
   }
 }
-
-inline bool on_cuda(const View& view) { return view.device.kind == Device::kCuda; }
 
 }  // namespace tessera::kernels

@@ -18,23 +18,23 @@
     defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 35)
 // glibc declares the vector variants under -ffast-math only, which would also give up NaN and
 // infinity; the variants themselves handle both.
-#define TESSERA_VECTOR_MATH(f)                                                                     \
-  extern "C"                                                                                       \
-      __attribute__((simd("notinbranch"), const, nothrow)) double tessera_##f(double) __asm__(#f); \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) float tessera_##f##f(            \
-      float) __asm__(#f "f");
-#define TESSERA_VECTOR_MATH2(f)                                                         \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) double tessera_##f(   \
-      double, double) __asm__(#f);                                                      \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) float tessera_##f##f( \
-      float, float) __asm__(#f "f");
-#define TESSERA_MATH_NAME(f) tessera_##f
-#define TESSERA_MATH_NAMEF(f) tessera_##f##f
+#define TESSERA_VECTOR_MATH(name)                                                          \
+  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) double tessera_##name(   \
+      double) __asm__(#name);                                                              \
+  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) float tessera_##name##f( \
+      float) __asm__(#name "f");
+#define TESSERA_VECTOR_MATH2(name)                                                         \
+  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) double tessera_##name(   \
+      double, double) __asm__(#name);                                                      \
+  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) float tessera_##name##f( \
+      float, float) __asm__(#name "f");
+#define TESSERA_MATH_NAME(name) tessera_##name
+#define TESSERA_MATH_NAMEF(name) tessera_##name##f
 #else
-#define TESSERA_VECTOR_MATH(f)
-#define TESSERA_VECTOR_MATH2(f)
-#define TESSERA_MATH_NAME(f) ::f
-#define TESSERA_MATH_NAMEF(f) ::f##f
+#define TESSERA_VECTOR_MATH(name)
+#define TESSERA_VECTOR_MATH2(name)
+#define TESSERA_MATH_NAME(name) ::name
+#define TESSERA_MATH_NAMEF(name) ::name##f
 #endif
 
 TESSERA_VECTOR_MATH(exp)

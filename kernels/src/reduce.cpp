@@ -7,6 +7,7 @@
 
 #include "device.hpp"
 #include "functors/binary.hpp"
+#include "launch.hpp"
 #include "reduce_nest.hpp"
 
 namespace tessera::kernels {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "launch.hpp"
+#include "loop_nest.hpp"
 
 namespace tessera::kernels {
 
