@@ -43,7 +43,7 @@ void run(const BatchGemm<T>& g) {
       for (int v = 0; v < kVectors; ++v)
         column[v] = kWalk == Walk::kStridedTail ? S::load_first(b, g.last)
                                                 : S::load(b + v * kVectorLanes<T>);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int r = 0; r < kRows; ++r) {
         const T x = a[r / kGroup][(r % kGroup) * a_row];
 #pragma GCC unroll 4

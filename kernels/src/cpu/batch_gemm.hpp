@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "cpu/simd.hpp"
 
@@ -33,7 +34,7 @@ inline constexpr int kMaxGemmVectors = 3;
 
 /// Most rows of one call with `vectors` registers of columns.
 constexpr int max_gemm_rows(int vectors) {
-  constexpr int limit[2][kMaxGemmVectors] = {{12, 6, 4}, {14, 14, 9}};
+  constexpr int limit[2][kMaxGemmVectors] = {{12, 6, 4}, {21, 14, 9}};
   return limit[kVectorRegisters == 32 ? 1 : 0][vectors - 1];
 }
 
@@ -46,17 +47,25 @@ void batch_gemm(const BatchGemm<T>& g, int vectors, int rows);
 template <class T>
 void batch_gemm_tail(const BatchGemm<T>& g, int rows);
 
-/// Cuts `count` rows into pieces of nearly equal height, none above max_gemm_rows(vectors), and
-/// calls f(first, rows).
+/// Cuts `count` rows into pieces of nearly equal height, none above `most`, and calls f(first,
+/// rows).
 template <class F>
-void for_row_blocks(std::int64_t count, int vectors, const F& f) {
-  const std::int64_t most = max_gemm_rows(vectors);
+void for_row_blocks(std::int64_t count, std::int64_t most, const F& f) {
   const std::int64_t blocks = (count + most - 1) / most;
   for (std::int64_t i = 0, first = 0; i < blocks; ++i) {
     const std::int64_t rows = count / blocks + (i < count % blocks ? 1 : 0);
     f(first, static_cast<int>(rows));
     first += rows;
   }
+}
+
+/// f(std::integral_constant<int, rows>) for 1 <= rows <= kMost.
+template <int kMost, class F>
+void with_rows(int rows, const F& f) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    ((rows == kIndex + 1 ? f(std::integral_constant<int, kIndex + 1>{}) : void()), ...);
+  }
+  (std::make_integer_sequence<int, kMost>{});
 }
 
 }  // namespace tessera::kernels::cpu

@@ -102,17 +102,17 @@ void dot_row(const TapRegion& r,
              std::int64_t weight_out,
              const T* bias,
              T* out) {
-  constexpr int kRows = kVectorRegisters == 16 ? 2 : (kOut == 1 ? 8 : kOut == 2 ? 6 : 4);
-  std::int64_t p = 0;
-  for (; p + kRows <= pixels; p += kRows)
-    dot_block<T, kRows, kOut>(r, in + p * r.row_in_step(), weights, channels, weight_tap,
-                              weight_out, bias, out + p * r.row_out_step());
-  for (; p < pixels; ++p)
-    dot_block<T, 1, kOut>(r, in + p * r.row_in_step(), weights, channels, weight_tap, weight_out,
-                          bias, out + p * r.row_out_step());
+  constexpr int kMost = kVectorRegisters == 16 ? 2 : (kOut == 1 ? 8 : kOut == 2 ? 6 : 4);
+  for_row_blocks(pixels, kMost, [&](std::int64_t p, int rows) {
+    with_rows<kMost>(rows, [&](auto count) {
+      dot_block<T, count(), kOut>(r, in + p * r.row_in_step(), weights, channels, weight_tap,
+                                  weight_out, bias, out + p * r.row_out_step());
+    });
+  });
 }
 
-/// Rows x one register of channels, each with a filter of its own.
+/// kRows pixels x one register of channels, each with a filter of its own. Pixels share a base
+/// pointer in threes.
 template <class T, int kRows, bool kTail>
 void channelwise_block(const TapRegion& r,
                        const T* in,
@@ -122,15 +122,24 @@ void channelwise_block(const TapRegion& r,
                        T* out,
                        int last) {
   using S = Simd<T>;
+  constexpr int kGroup = 3;
   typename S::Type sum[kRows];
   for (int p = 0; p < kRows; ++p) sum[p] = bias != nullptr ? S::load(bias) : typename S::Type{};
   const std::int64_t step = r.row_in_step();
-  for (std::size_t t = 0; t < r.tap.size(); ++t) {
-    const T* a = in + r.tap_in[t];
-    const auto w = S::load(weights + r.tap[t] * weight_tap);
-    for (int p = 0; p < kRows; ++p)
-      sum[p] += (kTail ? S::load_first(a + p * step, last) : S::load(a + p * step)) * w;
+  const std::int64_t* const tap = r.tap.data();
+  const std::int64_t* const tap_in = r.tap_in.data();
+  const std::size_t taps = r.tap.size();
+  for (std::size_t t = 0; t < taps; ++t) {
+    const T* a = in + tap_in[t];
+    const auto w = S::load(weights + tap[t] * weight_tap);
+#pragma GCC unroll 16
+    for (int p = 0; p < kRows; ++p) {
+      const T* from = a + (p % kGroup) * step;
+      sum[p] += (kTail ? S::load_first(from, last) : S::load(from)) * w;
+      if (p % kGroup == kGroup - 1) a += kGroup * step;
+    }
   }
+#pragma GCC unroll 16
   for (int p = 0; p < kRows; ++p) {
     if constexpr (kTail) {
       S::store_first(out + p * r.row_out_step(), sum[p], last);
@@ -372,12 +381,13 @@ void PackedConv<T>::run_gemm(const Call& call) const {
       gemm.last = c.last;
       for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
         const std::int64_t from = r.in_row(row), to = r.out_row(row);
-        for_row_blocks(tile.last - tile.first, c.vectors, [&](std::int64_t first, int rows) {
-          const std::int64_t p = tile.first + first;
-          gemm.a = in + from + p * gemm.a_row;
-          gemm.c = out + to + p * gemm.c_row;
-          batch_gemm(gemm, c.vectors, rows);
-        });
+        for_row_blocks(tile.last - tile.first, max_gemm_rows(c.vectors),
+                       [&](std::int64_t first, int rows) {
+                         const std::int64_t p = tile.first + first;
+                         gemm.a = in + from + p * gemm.a_row;
+                         gemm.c = out + to + p * gemm.c_row;
+                         batch_gemm(gemm, c.vectors, rows);
+                       });
       }
     }
   });
@@ -421,7 +431,7 @@ void PackedConv<T>::run_dot(const Call& call) const {
 
 template <class T>
 void PackedConv<T>::run_channelwise(const Call& call) const {
-  constexpr int kRows = 8;
+  constexpr int kMost = 8;
   const std::int64_t weight_tap = round_up(w_.groups, kVectorLanes<T>);
   for_each_tile(static_cast<std::int64_t>(call.tiles.size()), call.threads, [&](std::int64_t i) {
     const RegionTile& tile = call.tiles[static_cast<std::size_t>(i)];
@@ -429,14 +439,12 @@ void PackedConv<T>::run_channelwise(const Call& call) const {
     for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
       const T* in = call.in + r.in_base + r.in_row(row) + tile.first * r.row_in_step();
       T* out = call.out + r.out_base + r.out_row(row) + tile.first * r.row_out_step();
-      const std::int64_t pixels = tile.last - tile.first;
-      std::int64_t p = 0;
-      for (; p + kRows <= pixels; p += kRows)
-        channelwise_pixels<T, kRows>(r, in + p * r.row_in_step(), packed_.data(), weight_tap,
-                                     bias_.data(), out + p * r.row_out_step(), w_.groups);
-      for (; p < pixels; ++p)
-        channelwise_pixels<T, 1>(r, in + p * r.row_in_step(), packed_.data(), weight_tap,
-                                 bias_.data(), out + p * r.row_out_step(), w_.groups);
+      for_row_blocks(tile.last - tile.first, kMost, [&](std::int64_t p, int rows) {
+        with_rows<kMost>(rows, [&](auto count) {
+          channelwise_pixels<T, count()>(r, in + p * r.row_in_step(), packed_.data(), weight_tap,
+                                         bias_.data(), out + p * r.row_out_step(), w_.groups);
+        });
+      });
     }
   });
 }

@@ -197,7 +197,7 @@ void sum_products(const Plan& plan,
         }
         gemm.b = lanes;
         gemm.last = c.last;
-        for_row_blocks(plan.rows, c.vectors, [&](std::int64_t first, int count) {
+        for_row_blocks(plan.rows, max_gemm_rows(c.vectors), [&](std::int64_t first, int count) {
           gemm.a = rows + first;
           gemm.c = target(tap, g, c) + first * gemm.c_row;
           if (c.last == kVectorLanes<T>) {
