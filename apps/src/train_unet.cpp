@@ -100,7 +100,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
 
   const data::SuperResolution data = open_data(settings, mesh);
   const int dims = data.field().dims();
-  models::UNet model(settings.model(dims, edges_of(data.field())), mesh, settings.dtype());
+  models::UNet model(settings.model(dims, edges_of_crops(data)), mesh, settings.dtype());
   optim::AdamW optimizer(model.parameters(),
                          {.lr = settings.lr, .weight_decay = settings.weight_decay});
   std::optional<optim::Ema> ema;
@@ -165,6 +165,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
   if (stopped && state.step < settings.steps) return kExitPreempted;
 
   if (ema) ema->swap();
+  model.set_edges(edges_of(data.field()));
   save_unet(files.weights(), model, settings, data.normalization());
   ranks.together([&] {
     if (!first) return;

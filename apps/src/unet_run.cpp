@@ -65,6 +65,15 @@ std::vector<EdgeRule> edges_of(const data::GridField& field) {
   return edges;
 }
 
+std::vector<EdgeRule> edges_of_crops(const data::SuperResolution& data) {
+  std::vector<EdgeRule> edges = edges_of(data.field());
+  for (std::size_t d = 0; d < edges.size(); ++d) {
+    const int dim = static_cast<int>(d);
+    if (data.options().crop[dim] < data.field().shape()[dim]) edges[d] = EdgeRule::kReplicate;
+  }
+  return edges;
+}
+
 void save_unet(const std::string& path,
                models::UNet& model,
                const UNetSettings& settings,

@@ -27,9 +27,11 @@ data::SuperResolution open_data(const UNetSettings& settings,
                                 const Mesh& mesh,
                                 const std::optional<data::Normalization>& normalization = {});
 
-/// What the network sees beyond the edges: circular where the field is periodic, else the border
-/// element again.
+/// What the network sees beyond the edges of the whole field: circular where it is periodic, else
+/// the border element again.
 std::vector<EdgeRule> edges_of(const data::GridField& field);
+/// The same for crops, which close a circle only where they go all around.
+std::vector<EdgeRule> edges_of_crops(const data::SuperResolution& data);
 
 /// A trained network with the numbers that its weights file keeps.
 struct TrainedUNet {

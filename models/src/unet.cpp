@@ -227,15 +227,19 @@ UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
   nn::initialize(*this, options.seed);
 }
 
+void UNet::set_edges(const std::vector<EdgeRule>& edges) {
+  for (const auto& [path, module] : named_modules()) {
+    if (auto* const layer = dynamic_cast<nn::Conv*>(module)) layer->set_edges(edges);
+  }
+  options_.edges = edges;
+}
+
 Tensor UNet::with_details(const Tensor& x) const {
   const Dims one = Dims::filled(options_.dims, 1);
   std::vector<Tensor> channels;
   for (std::int64_t c = 0; c < options_.in_channels; ++c) {
     const Tensor channel = options_.in_channels == 1 ? x : slice(x, -1, c, c + 1);
-    channels.push_back(conv(channel,
-                            detail_filter_,
-                            {},
-                            {.pad_lo = one, .edges = options_.edges}) /
+    channels.push_back(conv(channel, detail_filter_, {}, {.pad_lo = one, .edges = options_.edges}) /
                        options_.detail_scale);
   }
   channels.push_back(x);

@@ -13,6 +13,18 @@ Dims per_dim(const char* layer, const char* what, const Dims& list, int dims) {
                        " domain dimensions. Give one value per dimension, or one for all."));
 }
 
+std::vector<EdgeRule> edges_per_dim(const char* layer, std::vector<EdgeRule> edges, int dims) {
+  if (edges.size() == 1) {
+    const EdgeRule all = edges[0];
+    edges.assign(static_cast<std::size_t>(dims), all);
+  }
+  if (!edges.empty() && static_cast<int>(edges.size()) != dims) {
+    throw UsageError(str(layer, ": ", edges.size(), " edge rules for ", dims,
+                         " domain dimensions. Give one per dimension, or one for all."));
+  }
+  return edges;
+}
+
 /// The options with every list written out; `Conv` pads so as to keep the size, `ConvTranspose`
 /// not.
 ConvLayerOptions complete(const char* layer, ConvLayerOptions o, bool same_padding) {
@@ -39,14 +51,7 @@ ConvLayerOptions complete(const char* layer, ConvLayerOptions o, bool same_paddi
   }
   if (o.output_padding.empty()) o.output_padding = {0};
   o.output_padding = per_dim(layer, "output_padding", o.output_padding, o.dims);
-  if (o.edges.size() == 1) {
-    const EdgeRule all = o.edges[0];
-    o.edges.assign(static_cast<std::size_t>(o.dims), all);
-  }
-  if (!o.edges.empty() && static_cast<int>(o.edges.size()) != o.dims) {
-    throw UsageError(str(layer, ": ", o.edges.size(), " edge rules for ", o.dims,
-                         " domain dimensions. Give one per dimension, or one for all."));
-  }
+  o.edges = edges_per_dim(layer, std::move(o.edges), o.dims);
   return o;
 }
 
@@ -94,6 +99,10 @@ Conv::Conv(const ConvLayerOptions& options, const Mesh& mesh, DType dtype) {
 void Conv::fields(Fields& f) {
   f("weight", weight);
   f("bias", bias);
+}
+
+void Conv::set_edges(const std::vector<EdgeRule>& edges) {
+  options_.edges = edges_per_dim("Conv", edges, weight.shape().size() - 2);
 }
 
 Tensor Conv::forward(const Tensor& x) const { return conv(x, weight(), bias(), options_); }

@@ -95,6 +95,7 @@ TEST_CASE("unet 2-D: any mesh gives one answer") {
     o.upscale = 3;
     o.input_skip = InputSkip::kCubic;
     o.conserve_means = true;
+    o.detail_scale = 0.5;
     check_cuts(o, {1, 7, 8, 3});
   }
 }
@@ -141,6 +142,19 @@ TEST_CASE("a circular dimension has no seam") {
   DenseArray expected = y;
   for_each(y.shape, [&](const Index& i) { expected[{i[0], i[1], (i[2] + 8) % 32, i[3]}] = y[i]; });
   CHECK(compare("shifted", model(to_self(shifted)), expected, 1e-12) == "");
+}
+
+TEST_CASE("edges can be changed afterwards") {
+  UNetOptions o = small(2);
+  o.detail_scale = 0.1;
+  UNet model(o, Mesh::self(), DType::kFloat64);
+  o.edges = {EdgeRule::kReplicate, EdgeRule::kCircular};
+  UNet other(o, Mesh::self(), DType::kFloat64);
+  const Tensor x = to_self(random_array({1, 6, 7, 1}, 5));
+  CHECK(compare("before", model(x), to_dense(other(x)), 1e-12) != "");
+  model.set_edges(o.edges);
+  CHECK(compare("after", model(x), to_dense(other(x)), 0.0) == "");
+  CHECK_THROWS_AS(model.set_edges(std::vector<EdgeRule>(3, EdgeRule::kZero)), UsageError);
 }
 
 TEST_CASE("learning what interpolation lacks") {

@@ -16,6 +16,7 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/optim.hpp>
 #include <tessera/parallel/runtime.hpp>

@@ -74,6 +74,9 @@ class UNet : public nn::Layer {
   std::string describe() const override;
 
   const UNetOptions& options() const { return options_; }
+  /// What lies beyond the domain from now on: a network trained on crops sees a closed circle only
+  /// once it gets the whole field.
+  void set_edges(const std::vector<EdgeRule>& edges);
   /// Elements of the input that one element of the coarsest level stands for, per dimension.
   std::int64_t total_stride() const { return std::int64_t{1} << (options_.multipliers.size() - 1); }
 

@@ -59,6 +59,9 @@ class Conv : public Layer {
   Tensor forward(const Tensor& x) const override;
   std::string describe() const override;
 
+  /// What the padding holds from now on; one rule per domain dimension, or one for all.
+  void set_edges(const std::vector<EdgeRule>& edges);
+
   Parameter weight;  ///< [out, kernel..., in / groups]
   Parameter bias;    ///< [out]
 
