@@ -74,8 +74,8 @@ struct OpCase {
   /// The same in plain loops; null only where there is nothing to compare with.
   DenseFunction reference = {};
 
-  /// Whether these layouts (undefined for absent inputs) must throw LayoutError, on all ranks
-  /// alike; null: none does.
+  /// Whether f must refuse these layouts (undefined for absent inputs) with a LayoutError, on all
+  /// ranks alike; null: none. Gradients of what f has accepted never throw.
   std::function<bool(const std::vector<Layout>&)> unsupported = {};
   /// Cuts that may throw LayoutError or work, where the boundaries drawn decide it; null: none.
   std::function<bool(const std::vector<Layout>&)> may_throw = {};

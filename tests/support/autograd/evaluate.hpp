@@ -42,7 +42,8 @@ Results evaluate(const OpCase& c,
                  DType dtype,
                  const MakeTensor& make,
                  const MakeCotangent& make_cotangent,
-                 bool second);
+                 bool second,
+                 bool* have_outputs = nullptr);
 Results evaluate_on_self(const OpCase& c,
                          const std::vector<DenseArray>& values,
                          DType dtype = DType::kFloat64,
