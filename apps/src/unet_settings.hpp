@@ -22,7 +22,7 @@ struct UNetSettings {
 
   // model
   std::int64_t base = 32;
-  std::vector<std::int64_t> multipliers = {1, 2, 4};
+  std::vector<std::int64_t> multipliers = {1, 2};
   std::int64_t blocks = 2;
   std::int64_t norm_groups = 0;
   std::string activation = "relu";
@@ -37,7 +37,7 @@ struct UNetSettings {
   // training
   std::int64_t steps = 1000;
   std::int64_t batch = 4;
-  double lr = 1e-3;
+  double lr = 2e-3;
   double final_lr = 0.0;
   std::int64_t warmup = 50;
   double weight_decay = 0.0;
