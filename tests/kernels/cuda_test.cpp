@@ -16,46 +16,53 @@
 // Kernels on the GPU against the same kernels on the CPU, which have tests of their own.
 
 // Of the CUDA runtime; its header is not for tests.
-extern "C" int cudaMallocManaged(void** memory, std::size_t bytes, unsigned flags);
+extern "C" int cudaMalloc(void** memory, std::size_t bytes);
 extern "C" int cudaFree(void* memory);
-extern "C" int cudaDeviceSynchronize();
+extern "C" int cudaMemcpy(void* to, const void* from, std::size_t bytes, int kind);
 
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
 
-/// A copy of a CPU view, strides and all, in memory that both sides see.
+/// A copy of a CPU view, strides and all, on the GPU.
 class Twin {
  public:
-  explicit Twin(const OwnedView& of) : view(of.view) {
-    REQUIRE(cudaMallocManaged(&memory_, of.memory.size(), 1) == 0);
-    std::memcpy(memory_, of.memory.data(), of.memory.size());
-    const auto offset = static_cast<const std::byte*>(of.view.data) - of.memory.data();
-    view.data = static_cast<std::byte*>(memory_) + offset;
+  explicit Twin(const OwnedView& of)
+      : view(of.view), offset_(static_cast<const std::byte*>(of.view.data) - of.memory.data()) {
+    REQUIRE(cudaMalloc(&memory_, of.memory.size()) == 0);
+    REQUIRE(cudaMemcpy(memory_, of.memory.data(), of.memory.size(), 1) == 0);
+    view.data = static_cast<std::byte*>(memory_) + offset_;
     view.device = {Device::kCuda, 0};
   }
   ~Twin() { cudaFree(memory_); }
   Twin(const Twin&) = delete;
 
+  /// What it holds now, beside the CPU's `like` it was made from.
+  OwnedView back(const OwnedView& like) const {
+    OwnedView copy = like;
+    REQUIRE(cudaMemcpy(copy.memory.data(), memory_, copy.memory.size(), 2) == 0);
+    copy.view.data = copy.memory.data() + offset_;
+    return copy;
+  }
+
   View view;
 
  private:
   void* memory_ = nullptr;
+  std::ptrdiff_t offset_;
 };
 
 /// The GPU's elements are those of the CPU to `steps` roundings of the largest.
-void same(const OwnedView& cpu, const Twin& gpu, double steps = 0.0) {
-  REQUIRE(cudaDeviceSynchronize() == 0);
+void same(const OwnedView& cpu, const Twin& twin, double steps = 0.0) {
+  const OwnedView gpu = twin.back(cpu);
   double largest = 1.0;
   for_each_index(Box::whole(cpu.view.shape), [&](const Index& i) {
     if (std::isfinite(cpu.at(i))) largest = std::max(largest, std::fabs(cpu.at(i)));
   });
   const double bound = steps * epsilon(cpu.view.dtype) * largest;
   for_each_index(Box::whole(cpu.view.shape), [&](const Index& i) {
-    std::int64_t offset = 0;
-    for (int d = 0; d < i.size(); ++d) offset += i[d] * gpu.view.strides[d];
-    const double a = cpu.at(i), b = load_as_double(gpu.view.data, gpu.view.dtype, offset);
+    const double a = cpu.at(i), b = gpu.at(i);
     if (!(std::fabs(a - b) <= bound || (std::isnan(a) && std::isnan(b)) || a == b))
       FAIL("CPU " << a << ", GPU " << b);
   });
@@ -122,7 +129,6 @@ TEST_CASE("functions of two variables, comparisons, where, copies") {
       kernels::logical(kernels::LogicalKind::kXor, gflags.view, gflags.view, gflags.view);
       kernels::logical(kernels::LogicalKind::kAnd, flags.view, flags.view, flags.view);
       kernels::copy(flags.view, flags.view);
-      REQUIRE(cudaDeviceSynchronize() == 0);
       kernels::compare(static_cast<kernels::CompareKind>(k), ga.view, gwide, gflags.view);
       kernels::where(flags.view, a.view, wide, y.view);
       kernels::where(gflags.view, ga.view, gwide, gy.view);
