@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <tessera/core/backend.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/core/mesh.hpp>
@@ -40,14 +41,27 @@ AllocationScope::~AllocationScope() { current_op = previous_; }
 struct MemoryPool::State {
   std::mutex mutex;
   Device device;
+  const DeviceBackend* backend = nullptr;  // none: the CPU
   MemoryStats stats;
   std::uint64_t serial = 0;
   std::map<std::size_t, std::vector<std::byte*>> free;
   std::unordered_set<const Buffer*> live;
 
+  /// Null when there is no more.
+  std::byte* take(std::size_t block) const {
+    return static_cast<std::byte*>(backend != nullptr ? backend->allocate(device.index, block)
+                                                      : std::aligned_alloc(64, block));
+  }
+  void give_back(std::byte* block) const {
+    if (backend != nullptr) {
+      backend->free(device.index, block);
+    } else {
+      std::free(block);
+    }
+  }
   void drop_cached() {
     for (auto& [size, blocks] : free) {
-      for (std::byte* block : blocks) std::free(block);
+      for (std::byte* block : blocks) give_back(block);
       stats.cached_bytes -= static_cast<std::int64_t>(size * blocks.size());
     }
     free.clear();
@@ -90,10 +104,18 @@ MemoryPool::MemoryPool(Device device) : state_(new State) {
 }
 
 MemoryPool& MemoryPool::of(Device device) {
-  if (device.kind != Device::kCpu) {
-    throw DeviceError(str("memory: no pool for ", str(device), " in this build. Use the CPU."));
+  // Pools outlive static tensors.
+  static auto* const cpu = new MemoryPool(Device{});
+  if (device.kind == Device::kCpu) return *cpu;
+  const DeviceBackend* const backend = &backend_of("memory", device);
+  static std::mutex mutex;
+  static auto* const pools = new std::map<int, MemoryPool*>;
+  const std::lock_guard lock(mutex);
+  MemoryPool*& pool = (*pools)[device.index];
+  if (pool == nullptr) {
+    pool = new MemoryPool(device);
+    pool->state_->backend = backend;
   }
-  static auto* pool = new MemoryPool(Device{});  // outlives static tensors
   return *pool;
 }
 
@@ -115,10 +137,10 @@ Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
         stats.live_bytes + stats.cached_bytes + wanted > stats.limit_bytes) {
       state_->drop_cached();
     }
-    data = static_cast<std::byte*>(std::aligned_alloc(64, block));
+    data = state_->take(block);
     if (data == nullptr) {
       state_->drop_cached();
-      data = static_cast<std::byte*>(std::aligned_alloc(64, block));
+      data = state_->take(block);
     }
     if (data == nullptr) state_->out_of_memory(bytes);
   }
@@ -145,7 +167,7 @@ void MemoryPool::recycle(const Buffer& buffer) {
   // Large blocks are kept only while they fit under the peak: the process never holds more than it
   // once needed.
   if (size >= kLargeBlock && stats.live_bytes + stats.cached_bytes + size > stats.peak_bytes) {
-    std::free(buffer.data_);
+    state_->give_back(buffer.data_);
     return;
   }
   state_->free[buffer.block_bytes_].push_back(buffer.data_);

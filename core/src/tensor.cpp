@@ -1,4 +1,5 @@
 #include <cstring>
+#include <tessera/core/backend.hpp>
 #include <tessera/core/tensor.hpp>
 
 namespace tessera {
@@ -25,6 +26,20 @@ void store_double(void* data, DType dtype, std::int64_t offset, double value) {
     }
   });
 }
+
+namespace {
+
+double read_element(const Tensor& tensor, std::int64_t offset) {
+  const View local = tensor.local();
+  if (local.device.kind == Device::kCpu) return load_as_double(local.data, local.dtype, offset);
+  std::int64_t element = 0;
+  const std::size_t size = size_of(local.dtype);
+  copy_bytes(&element, Device{}, local.as<std::byte>() + offset * static_cast<std::int64_t>(size),
+             local.device, size);
+  return load_as_double(&element, local.dtype, 0);
+}
+
+}  // namespace
 
 void for_each_index(const Box& box, const std::function<void(const Index&)>& f) {
   if (box.empty()) return;
@@ -77,13 +92,18 @@ Tensor Tensor::from_local(const View& local, const Layout& layout) {
                                   layout, " gives this rank ", layout.local_shape(),
                                   ". Pass this rank's part only."));
   }
-  Tensor result = empty(layout, local.dtype);
+  Tensor result = empty(layout, local.dtype, local.device);
   const auto size = static_cast<std::int64_t>(size_of(local.dtype));
   auto* out = static_cast<std::byte*>(result.impl_->data);
   if (local.empty()) return result;
   if (local.is_dense()) {
-    std::memcpy(out, local.data, static_cast<std::size_t>(local.size() * size));
+    copy_bytes(out, local.device, local.data, local.device,
+               static_cast<std::size_t>(local.size() * size));
     return result;
+  }
+  if (local.device.kind != Device::kCpu) {
+    throw DeviceError(tessera::str("from_local: the view on ", tessera::str(local.device),
+                                   " is not dense. Copy it to a dense one first."));
   }
   for_each_index(Box::whole(local.shape), [&](const Index& index) {
     std::int64_t offset = 0;
@@ -145,7 +165,7 @@ double Tensor::item() const {
   }
   if (local_shape().product() != 1)
     throw LayoutError("item: this process is not part of the tensor's mesh.");
-  return load_as_double(impl_->data, dtype(), 0);
+  return read_element(*this, 0);
 }
 
 double Tensor::at(const Index& index) const {
@@ -157,7 +177,7 @@ double Tensor::at(const Index& index) const {
     }
     offset += (index[d] - local_box().lo[d]) * impl_->strides[d];
   }
-  return load_as_double(impl_->data, dtype(), offset);
+  return read_element(*this, offset);
 }
 
 Tensor Tensor::detach() const { return alias(*this, layout(), local()); }

@@ -1,3 +1,4 @@
+#include <tessera/core/backend.hpp>
 #include <tessera/kernels/elementwise.hpp>
 
 #include "device.hpp"
@@ -107,19 +108,44 @@ void fill(const View& y, double value) {
                 [&]<class T>() { map<T>("fill", Constant<T>{static_cast<T>(value)}, y); });
 }
 
+namespace {
+
+/// A dense view of the shape and type of `like` on `device`, with its memory.
+struct Staged {
+  Ref<Buffer> memory;
+  View view;
+
+  Staged(const View& like, Device device)
+      : memory(MemoryPool::of(device).allocate(static_cast<std::size_t>(like.size()) *
+                                               size_of(like.dtype))),
+        view(View::dense(memory->data(), like.dtype, like.shape, device)) {}
+};
+
+/// Only dense bytes of one type travel between host and device: what is not is made so on its side.
+void copy_between(const View& x, const View& y) {
+  if (x.dtype != y.dtype || !x.is_dense()) {
+    const Staged dense(y, x.device);
+    kernels::copy(x, dense.view);
+    return copy_between(dense.view, y);
+  }
+  if (!y.is_dense()) {
+    const Staged dense(y, y.device);
+    copy_between(x, dense.view);
+    return kernels::copy(dense.view, y);
+  }
+  copy_bytes(y.data, y.device, x.data, x.device,
+             static_cast<std::size_t>(x.size()) * size_of(x.dtype));
+}
+
+}  // namespace
+
 void copy(const View& x, const View& y) {
   if (on_cuda(x) != on_cuda(y)) {
-    if (x.dtype != y.dtype || !x.is_dense() || !y.is_dense() || !(x.shape == y.shape)) {
-      throw DeviceError(str("copy: between host and GPU only dense views of one type and shape (",
-                            x.shape, " ", name(x.dtype), " to ", y.shape, " ", name(y.dtype),
-                            "). Copy to a dense one first."));
+    if (!(x.shape == y.shape)) {
+      throw ShapeError(str("copy: a kernel operand has shape ", x.shape, " but another ", y.shape,
+                           ". Broadcast them first."));
     }
-    if (x.empty()) return;
-    check(cudaMemcpyAsync(y.data, x.data,
-                          static_cast<std::size_t>(x.size()) * size_of(x.dtype), cudaMemcpyDefault,
-                          stream()),
-          "copy");
-    check(cudaStreamSynchronize(stream()), "copy");
+    if (!x.empty()) copy_between(x, y);
     return;
   }
   const bool integers = !is_floating(x.dtype) && !is_floating(y.dtype);

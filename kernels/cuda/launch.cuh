@@ -26,7 +26,7 @@ inline void check(cudaError_t status, const char* op) {
 }
 
 /// All kernels are queued here, in program order.
-inline cudaStream_t stream() { return nullptr; }
+cudaStream_t stream();
 
 /// Memory of one call, given back in stream order.
 template <class T>

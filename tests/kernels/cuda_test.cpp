@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <tessera/core/backend.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/gemm.hpp>
 #include <tessera/kernels/group_norm.hpp>
@@ -15,33 +17,30 @@
 
 // Kernels on the GPU against the same kernels on the CPU, which have tests of their own.
 
-// Of the CUDA runtime; its header is not for tests.
-extern "C" int cudaMalloc(void** memory, std::size_t bytes);
-extern "C" int cudaFree(void* memory);
-extern "C" int cudaMemcpy(void* to, const void* from, std::size_t bytes, int kind);
-
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
 
+constexpr Device kGpu{Device::kCuda, 0};
+
 /// A copy of a CPU view, strides and all, on the GPU.
 class Twin {
  public:
   explicit Twin(const OwnedView& of)
-      : view(of.view), offset_(static_cast<const std::byte*>(of.view.data) - of.memory.data()) {
-    REQUIRE(cudaMalloc(&memory_, of.memory.size()) == 0);
-    REQUIRE(cudaMemcpy(memory_, of.memory.data(), of.memory.size(), 1) == 0);
-    view.data = static_cast<std::byte*>(memory_) + offset_;
-    view.device = {Device::kCuda, 0};
+      : view(of.view),
+        memory_(MemoryPool::of(kGpu).allocate(of.memory.size())),
+        offset_(static_cast<const std::byte*>(of.view.data) - of.memory.data()) {
+    copy_bytes(memory_->data(), kGpu, of.memory.data(), Device{}, of.memory.size());
+    view.data = memory_->data() + offset_;
+    view.device = kGpu;
   }
-  ~Twin() { cudaFree(memory_); }
   Twin(const Twin&) = delete;
 
   /// What it holds now, beside the CPU's `like` it was made from.
   OwnedView back(const OwnedView& like) const {
     OwnedView copy = like;
-    REQUIRE(cudaMemcpy(copy.memory.data(), memory_, copy.memory.size(), 2) == 0);
+    copy_bytes(copy.memory.data(), Device{}, memory_->data(), kGpu, copy.memory.size());
     copy.view.data = copy.memory.data() + offset_;
     return copy;
   }
@@ -49,7 +48,7 @@ class Twin {
   View view;
 
  private:
-  void* memory_ = nullptr;
+  Ref<Buffer> memory_;
   std::ptrdiff_t offset_;
 };
 
@@ -348,5 +347,67 @@ TEST_CASE("rows by index and optimiser steps") {
     same(p, gp, 20);
     REQUIRE(kernels::sum_of_squares({&g.view, 1}) ==
             Approx(kernels::sum_of_squares({&gg.view, 1})).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("memory, streams and copies of any views") {
+  const Layout layout = Layout::replicated(Mesh::world({}), {3, 5});
+  const std::int64_t before = MemoryPool::of(kGpu).stats().live_bytes;
+  {
+    const Tensor t = Tensor::empty(layout, DType::kFloat64, kGpu);
+    REQUIRE(t.device() == kGpu);
+    REQUIRE(MemoryPool::of(kGpu).stats().live_bytes >= before + 15 * 8);
+    kernels::fill(t.local(), 2.5);
+    REQUIRE(t.at({2, 4}) == 2.5);
+  }
+  REQUIRE(MemoryPool::of(kGpu).stats().live_bytes == before);
+  REQUIRE_THROWS_AS(MemoryPool::of(kGpu).allocate(std::size_t{1} << 45), OutOfMemory);
+  Event event;
+  event.record(Stream::current(kGpu));
+  event.wait();
+  REQUIRE(event.ready());
+  Stream::current(kGpu).synchronize();
+
+  const DType types[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt32,
+                         DType::kInt64,   DType::kUInt8,   DType::kBool};
+  for (const DType from : types) {
+    for (const DType to : types) {
+      for (const Shape& shape : {Shape{}, Shape{4, 3, 17}, Shape{3, 0}, Shape{257}}) {
+        const OwnedView x = filled_view(
+            shape, from,
+            [&] { return static_cast<double>(uniform_int(0, from == DType::kBool ? 1 : 100)); },
+            any_lie());
+        OwnedView y = make_view(shape, to, any_lie());
+        const Twin up(y);
+        kernels::copy(x.view, y.view);
+        kernels::copy(x.view, up.view);
+        same(y, up);
+        const Twin source(x);
+        const Twin across(y);
+        kernels::copy(source.view, across.view);
+        same(y, across);
+        OwnedView down = make_view(shape, to, any_lie());
+        kernels::copy(source.view, down.view);
+        bool equal = true;
+        for_each_index(Box::whole(shape),
+                       [&](const Index& i) { equal = equal && down.at(i) == y.at(i); });
+        INFO(name(from) << " to " << name(to) << " " << shape);
+        REQUIRE(equal);
+      }
+    }
+  }
+}
+
+TEST_CASE("large sums are right and the same on every run") {
+  for (const Shape& kept : {Shape{1, 1}, Shape{1, 1000}, Shape{3000, 1}}) {
+    const OwnedView x = filled_view({3000, 1000}, DType::kFloat32, [] { return uniform(-1, 1); });
+    OwnedView y = make_view(kept, DType::kFloat64);
+    const Twin gx(x), first(y), second(y);
+    kernels::reduce(kernels::ReduceKind::kSum, x.view, y.view);
+    kernels::reduce(kernels::ReduceKind::kSum, gx.view, first.view);
+    kernels::reduce(kernels::ReduceKind::kSum, gx.view, second.view);
+    same(y, first, 1e4);
+    const OwnedView a = first.back(y), b = second.back(y);
+    REQUIRE(std::memcmp(a.memory.data(), b.memory.data(), a.memory.size()) == 0);
   }
 }

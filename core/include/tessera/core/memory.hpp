@@ -49,6 +49,7 @@ class Buffer : public RefCounted {
 /// per process).
 class MemoryPool {
  public:
+  /// Throws DeviceError for a device without a backend (see core/backend.hpp).
   static MemoryPool& of(Device device);
   /// Throws OutOfMemory naming the op, the largest live blocks with the ops that made them, and the
   /// smallest number of ranks over which the live bytes would fit.
