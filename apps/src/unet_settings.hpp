@@ -14,7 +14,7 @@ struct UNetSettings {
   std::string file;
   std::string variable;
   std::int64_t factor = 4;
-  std::int64_t crop = 256;
+  std::int64_t crop = 192;
   std::vector<double> holdout;
   std::vector<std::string> periodic;
   bool flips = true;
