@@ -132,7 +132,7 @@ void ResidualBlock::fields(nn::Fields& f) {
 
 Tensor ResidualBlock::forward(const Tensor& x) const {
   Tensor h = conv1_(norm1_ ? (*norm1_)(x) : x);
-  h = norm2_ ? (*norm2_)(h) : nn::activate(h, activation_);
+  h = norm2_ ? (*norm2_)(h) : activate(h, activation_);
   h = conv2_(dropout_(h));
   return (shortcut_ ? (*shortcut_)(x) : x) + h;
 }

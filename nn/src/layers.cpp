@@ -80,20 +80,6 @@ Tensor Dropout::forward(const Tensor& x) const {
 
 std::string Dropout::describe() const { return fmt::format("Dropout {}", p_); }
 
-Tensor activate(const Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return relu(x);
-    case Activation::kSilu:
-      return silu(x);
-    case Activation::kGelu:
-      return gelu(x);
-    case Activation::kNone:
-      break;
-  }
-  return x;
-}
-
 const char* name(Activation activation) {
   switch (activation) {
     case Activation::kRelu:

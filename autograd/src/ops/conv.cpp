@@ -20,34 +20,11 @@ namespace tessera {
 
 namespace {
 
-struct ConvArgs {
-  Dims kernel;
-  Dims stride;
-  Dims pad_lo;
-  Dims pad_hi;
-  Dims dilation;
-  Dims size;  // domain of the result: of y for conv, of dx for input_grad; unused by weight_grad
+struct ConvArgs : WindowGeometry {
   std::int64_t groups;
   std::int64_t edges[3];
 
-  int dims() const { return kernel.size(); }
   EdgeRule edge(int d) const { return static_cast<EdgeRule>(edges[d]); }
-  ConvArgs with_size(const Shape& like) const {
-    ConvArgs args = *this;
-    for (int d = 0; d < dims(); ++d) args.size[d] = like[d + 1];
-    return args;
-  }
-  /// Inputs that the outputs [j.lo, j.hi) read.
-  Interval input_need(int d, Interval j) const {
-    const std::int64_t lo = j.lo * stride[d] - pad_lo[d];
-    return {lo, (j.hi - 1) * stride[d] - pad_lo[d] + dilation[d] * (kernel[d] - 1) + 1};
-  }
-  /// Outputs that read one of the inputs [i.lo, i.hi).
-  Interval output_need(int d, Interval i) const {
-    const std::int64_t reach = dilation[d] * (kernel[d] - 1);
-    return {ceil_div(i.lo + pad_lo[d] - reach, stride[d]),
-            floor_div(i.hi - 1 + pad_lo[d], stride[d]) + 1};
-  }
 };
 
 kernels::ConvGeometry geometry(const ConvArgs& args) {
@@ -154,7 +131,7 @@ void conv_vjp(VjpContext& context) {
   const Tensor g = context.grad();
   if (context.needs(0)) {
     const Layout& x = context.input_layout(0);
-    context.set(0, input_grad(g, context.input(1), args.with_size(x.shape()), x.dual()));
+    context.set(0, input_grad(g, context.input(1), with_size(args, x.shape()), x.dual()));
   }
   if (context.needs(1)) context.set(1, weight_grad(context.input(0), g, args));
   if (context.input_layout(2).defined() && context.needs(2))
@@ -274,8 +251,8 @@ void input_grad_vjp(VjpContext& context) {
   const auto& args = context.as<ConvArgs>();
   const Tensor h = context.grad();
   if (context.needs(0))
-    context.set(0,
-                conv_product(h, context.input(1), args.with_size(context.input_layout(0).shape())));
+    context.set(
+        0, conv_product(h, context.input(1), with_size(args, context.input_layout(0).shape())));
   if (context.needs(1)) context.set(1, weight_grad(h, context.input(0), args));
   if (context.input_layout(2).defined() && context.needs(2))
     context.set(2, sum_to(h, context.input_layout(2).shape()));
@@ -350,11 +327,11 @@ void weight_grad_vjp(VjpContext& context) {
   const Tensor h = context.grad();
   if (context.needs(0)) {
     const Layout& x = context.input_layout(0);
-    context.set(0, input_grad(context.input(1), h, args.with_size(x.shape()), x.dual()));
+    context.set(0, input_grad(context.input(1), h, with_size(args, x.shape()), x.dual()));
   }
   if (context.needs(1))
-    context.set(1,
-                conv_product(context.input(0), h, args.with_size(context.input_layout(1).shape())));
+    context.set(
+        1, conv_product(context.input(0), h, with_size(args, context.input_layout(1).shape())));
 }
 
 const OpDef weight_grad_op = {.name = "conv_weight_grad",

@@ -20,11 +20,6 @@ struct InterpolateArgs {
   kernels::InterpolateGeometry geometry() const {
     return {static_cast<kernels::InterpolateMode>(mode), align_corners != 0};
   }
-  InterpolateArgs with_size(const Shape& like) const {
-    InterpolateArgs args = *this;
-    for (int d = 0; d < size.size(); ++d) args.size[d] = like[d + 1];
-    return args;
-  }
 };
 
 void infer_interpolate(const Problem& problem, std::vector<OutputMeta>& out) {
@@ -87,7 +82,7 @@ const OpDef interpolate_op = {
         [](VjpContext& context) {
           const Layout& x = context.input_layout(0);
           context.set(
-              0, resample_grad(context.grad(), context.as<InterpolateArgs>().with_size(x.shape()),
+              0, resample_grad(context.grad(), with_size(context.as<InterpolateArgs>(), x.shape()),
                                x.dual()));
         }};
 
@@ -116,7 +111,7 @@ const OpDef interpolate_grad_op = {
         [](VjpContext& context) {
           const Layout& g = context.input_layout(0);
           context.set(0, resample(context.grad(),
-                                  context.as<InterpolateArgs>().with_size(g.shape()), g.dual()));
+                                  with_size(context.as<InterpolateArgs>(), g.shape()), g.dual()));
         }};
 
 Tensor resample(const Tensor& x, const InterpolateArgs& args, const Layout& like) {

@@ -225,20 +225,6 @@ void norm_vjp(VjpContext& context) {
   if (beta.defined() && context.needs(2)) context.set(2, cast(sums[2], beta.dtype()));
 }
 
-Tensor activate(const Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kRelu:
-      return relu(x);
-    case Activation::kSilu:
-      return silu(x);
-    case Activation::kGelu:
-      return gelu(x);
-  }
-  return x;
-}
-
 std::vector<Tensor> norm_decompose(const VjpContext& context) {
   const auto& args = context.as<NormArgs>();
   const Tensor x = context.input(0);
@@ -278,6 +264,20 @@ Tensor group_norm(const Tensor& x,
                   Activation activation) {
   return call(norm_op, {x, gamma, beta}, NormArgs{groups, static_cast<std::int64_t>(activation)},
               NormScalars{eps});
+}
+
+Tensor activate(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return relu(x);
+    case Activation::kSilu:
+      return silu(x);
+    case Activation::kGelu:
+      return gelu(x);
+  }
+  return x;
 }
 
 }  // namespace tessera

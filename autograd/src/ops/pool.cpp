@@ -14,30 +14,8 @@ namespace tessera {
 
 namespace {
 
-struct PoolArgs {
-  Dims kernel;
-  Dims stride;
-  Dims pad_lo;
-  Dims pad_hi;
-  Dims dilation;
-  Dims size;  // domain of the result
+struct PoolArgs : WindowGeometry {
   std::int64_t count_include_pad;
-
-  int dims() const { return kernel.size(); }
-  PoolArgs with_size(const Shape& like) const {
-    PoolArgs args = *this;
-    for (int d = 0; d < dims(); ++d) args.size[d] = like[d + 1];
-    return args;
-  }
-  Interval input_need(int d, Interval j) const {
-    const std::int64_t lo = j.lo * stride[d] - pad_lo[d];
-    return {lo, (j.hi - 1) * stride[d] - pad_lo[d] + dilation[d] * (kernel[d] - 1) + 1};
-  }
-  Interval output_need(int d, Interval i) const {
-    const std::int64_t reach = dilation[d] * (kernel[d] - 1);
-    return {ceil_div(i.lo + pad_lo[d] - reach, stride[d]),
-            floor_div(i.hi - 1 + pad_lo[d], stride[d]) + 1};
-  }
 };
 
 kernels::PoolGeometry geometry(const PoolArgs& args) {
@@ -139,7 +117,7 @@ const OpDef max_pool_op = {
         [](VjpContext& context) {
           const Layout& x = context.input_layout(0);
           context.set(0, place(context.grad(0), context.output(1),
-                               context.as<PoolArgs>().with_size(x.shape()), x.dual()));
+                               with_size(context.as<PoolArgs>(), x.shape()), x.dual()));
         },
     .saved_outputs = 0b10,
     .differentiable_outputs = 0b01};
@@ -155,8 +133,8 @@ const OpDef place_op = {.name = "max_pool_grad",
                             },
                         .vjp =
                             [](VjpContext& context) {
-                              const PoolArgs args =
-                                  context.as<PoolArgs>().with_size(context.input_layout(0).shape());
+                              const PoolArgs args = with_size(context.as<PoolArgs>(),
+                                                              context.input_layout(0).shape());
                               context.set(0, pick(context.grad(), context.input(1), args));
                             },
                         .saved_inputs = 0b10};
@@ -178,7 +156,7 @@ const OpDef pick_op = {
         [](VjpContext& context) {
           const Layout& v = context.input_layout(0);
           context.set(0, place(context.grad(), context.input(1),
-                               context.as<PoolArgs>().with_size(v.shape()), v.dual()));
+                               with_size(context.as<PoolArgs>(), v.shape()), v.dual()));
         },
     .saved_inputs = 0b10};
 
@@ -213,7 +191,7 @@ const OpDef average_op = {
         [](VjpContext& context) {
           const Layout& x = context.input_layout(0);
           context.set(
-              0, spread(context.grad(), context.as<PoolArgs>().with_size(x.shape()), x.dual()));
+              0, spread(context.grad(), with_size(context.as<PoolArgs>(), x.shape()), x.dual()));
         }};
 
 const OpDef spread_op = {
@@ -229,8 +207,8 @@ const OpDef spread_op = {
         },
     .vjp =
         [](VjpContext& context) {
-          context.set(0, average(context.grad(), context.as<PoolArgs>().with_size(
-                                                     context.input_layout(0).shape())));
+          context.set(0, average(context.grad(), with_size(context.as<PoolArgs>(),
+                                                           context.input_layout(0).shape())));
         }};
 
 Tensor average(const Tensor& x, const PoolArgs& args) { return call(average_op, {x}, args); }

@@ -187,8 +187,6 @@ class PixelShuffle : public Layer {
   std::int64_t factor_;
 };
 
-/// The named function of `x`.
-Tensor activate(const Tensor& x, Activation activation);
 const char* name(Activation activation);
 /// The activation of this name (none, relu, silu, gelu); throws UsageError.
 Activation parse_activation(std::string_view name);

@@ -18,4 +18,7 @@ Tensor group_norm(const Tensor& x,
                   double eps = 1e-5,
                   Activation activation = Activation::kNone);
 
+/// The activation alone, as an op of its own.
+Tensor activate(const Tensor& x, Activation activation);
+
 }  // namespace tessera
