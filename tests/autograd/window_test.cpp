@@ -67,5 +67,23 @@ TEST_CASE("a stencil sends the faces that it needs, once per neighbour") {
   expect_traffic(2 * (n - 1) * face, 2 * (n - 1), [&] { grad({y}, {leaf}, {}, {dy}); });
 }
 
+TEST_CASE("no activation is copied for a halo") {
+  const int n = process().count;
+  const Mesh mesh = Mesh::world({{"h", n}});
+  const Shape shape{1, 128 * n, 64};
+  const Tensor x = to_tensor(random_array(shape, 1), Layout::make(mesh, shape, {{}, {{0}, {}}}));
+  MemoryPool& pool = MemoryPool::of(Device{});
+  for (std::int64_t edge = 0; edge < 4; ++edge) {
+    pool.reset_peak();
+    const std::int64_t before = pool.stats().live_bytes;
+    const Tensor y = stencil(x, {.edge = edge});
+    // Beside the result: the rows that come and go, and the windows of the boundary rows and
+    // columns (three wide each), one at a time.
+    const std::int64_t faces = 8 * 64 * 8 + 3 * 130 * 8;
+    CHECK(pool.stats().peak_bytes - before <= y.local_bytes() + faces + 4096);
+    CHECK(faces + 4096 < x.local_bytes() / 5);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test
