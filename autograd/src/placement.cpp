@@ -248,6 +248,9 @@ Placed choose_placement(const OpDef& op, const Problem& problem) {
     Signature replicated;
     replicated.in.assign(inputs, replicate_role());
     replicated.out.assign(problem.out.size(), replicate_role());
+    // A gradient that has to be whole on every rank may gather what it is made of.
+    const bool whole = problem.like.defined() && !(problem.like.split_axes() & group.axes);
+    if (whole) replicated.may_gather = ~0u;
 
     const Signature* best = nullptr;
     double best_cost = kForbidden;
