@@ -5,6 +5,9 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <tessera/nn/io/collective.hpp>
+#include <tessera/nn/io/data_error.hpp>
+#include <tessera/nn/io/suggest.hpp>
 #include <tessera/parallel/runtime.hpp>
 
 #include "evaluate_unet.hpp"
@@ -132,6 +135,21 @@ void add_info(CLI::App& program, Command& chosen) {
   command->callback([run, &chosen] { chosen = [run] { return info(*run); }; });
 }
 
+/// The option or command that resembles the first word that nothing took, as a line; or nothing.
+std::string suggestion(const CLI::App& program) {
+  const std::vector<std::string> words = program.remaining(true);
+  if (words.empty()) return "";
+  const CLI::App* command = &program;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  for (const CLI::App* sub : command->get_subcommands(nullptr)) known.push_back(sub->get_name());
+  const std::string word = words.front().substr(0, words.front().find('='));
+  const std::string text = io::did_you_mean(word, known);
+  return text.empty() ? "" : word + ":" + text + "\n";
+}
+
 /// Says what is wrong, once for the job.
 int complain(int code, const std::string& text) {
   if (process().rank == 0) std::cerr << "tessera: " << text << std::endl;
@@ -153,19 +171,22 @@ int run(int argc, char** argv) {
     std::ostringstream out;
     std::ostringstream errors;
     const int code = program.exit(e, out, errors);
+    if (code != 0) errors << suggestion(program);
     if (process().rank == 0) {
       std::cout << out.str() << std::flush;
       std::cerr << errors.str() << std::flush;
     }
     return code == 0 ? kOk : kUsage;
   }
-  // These are thrown on every rank alike; all others end the job from where they are thrown.
+  // Options are wrong on every rank alike. Files may fail on one only: then the job has failed, and
+  // ends from where the error is thrown.
   try {
     return chosen();
   } catch (const UsageError& e) {
     return complain(kUsage, e.what());
   } catch (const IoError& e) {
-    return complain(kIo, e.what());
+    if (process().count > 1 && !io::is_agreed(e)) throw;
+    return complain(dynamic_cast<const DataError*>(&e) != nullptr ? kData : kIo, e.what());
   }
 }
 

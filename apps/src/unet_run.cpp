@@ -15,7 +15,7 @@ constexpr const char* kUNet = "unet";
 std::string text_of(const io::SafetensorsReader& reader, const std::string& key) {
   const auto it = reader.metadata().find(key);
   if (it == reader.metadata().end()) {
-    throw IoError(str("model: ", reader.path(), " does not say \"", key,
+    throw DataError(str("model: ", reader.path(), " does not say \"", key,
                       "\" (it was not written by a training). Give the directory of a run."));
   }
   return it->second;
@@ -26,7 +26,7 @@ double number_of(const io::SafetensorsReader& reader, const std::string& key) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw IoError(str("model: ", reader.path(), " has \"", text, "\" for ", key, "."));
+    throw DataError(str("model: ", reader.path(), " has \"", text, "\" for ", key, "."));
   }
   return value;
 }
@@ -100,7 +100,7 @@ TrainedUNet load_unet(const std::string& path, const Mesh& mesh) {
   nn::collective(mesh).together([&] {
     const io::SafetensorsReader reader(path);
     if (text_of(reader, kKind) != kUNet) {
-      throw IoError(str("model: ", path, " does not hold a UNet."));
+      throw DataError(str("model: ", path, " does not hold a UNet."));
     }
     io::Settings all;
     settings.declare(all);

@@ -45,7 +45,7 @@ void save_unet(const std::string& path,
                models::UNet& model,
                const UNetSettings& settings,
                const data::Normalization& normalization);
-/// Throws IoError when the file is no such network.
+/// Throws DataError when the file is no such network.
 TrainedUNet load_unet(const std::string& path, const Mesh& mesh);
 
 /// Forward pass without gradients, on one sample in the layout of the mesh.

@@ -62,18 +62,19 @@ void check(const io::SafetensorsReader& reader, const Named& all) {
   for (const auto& [name, tensor] : all) {
     const auto& entry = reader.entry(name);
     if (!(entry.shape == tensor.shape())) {
-      throw IoError(str("checkpoint: ", reader.path(), " holds ", name, " of shape ", entry.shape,
-                        ", the model has ", tensor.shape(),
-                        ". Build the model with the options that the file was written with."));
+      throw DataError(str("checkpoint: ", reader.path(), " holds ", name, " of shape ", entry.shape,
+                          ", the model has ", tensor.shape(),
+                          ". Build the model with the options that the file was written with."));
     }
   }
   for (const auto& entry : reader.entries()) {
     bool known = false;
     for (const auto& [name, tensor] : all) known = known || name == entry.name;
     if (!known) {
-      throw IoError(str("checkpoint: ", reader.path(), " holds ", entry.name,
-                        ", which has no place here. Build the model with the options that the file "
-                        "was written with."));
+      throw DataError(
+          str("checkpoint: ", reader.path(), " holds ", entry.name,
+              ", which has no place here. Build the model with the options that the file "
+              "was written with."));
     }
   }
 }
@@ -95,8 +96,8 @@ T number(const io::SafetensorsReader& reader, const std::string& key) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && end == text.data() + text.size()) return value;
   }
-  throw IoError(str("checkpoint: ", reader.path(), " does not say \"", key,
-                    "\" (it is damaged, or not a checkpoint). Use another one."));
+  throw DataError(str("checkpoint: ", reader.path(), " does not say \"", key,
+                      "\" (it is damaged, or not a checkpoint). Use another one."));
 }
 
 }  // namespace
@@ -164,9 +165,9 @@ void load_checkpoint(const std::string& path, TrainingState& state) {
   collective(mesh_of(*state.model)).together([&] {
     const io::SafetensorsReader reader(path);
     if (!reader.metadata().contains(kFormat)) {
-      throw IoError(str("checkpoint: ", path,
-                        " is not a checkpoint of a training (it may hold weights only). Read it "
-                        "with load_weights."));
+      throw DataError(str("checkpoint: ", path,
+                          " is not a checkpoint of a training (it may hold weights only). Read it "
+                          "with load_weights."));
     }
     check(reader, all);
     RandomContext random;

@@ -203,6 +203,12 @@ TEST_CASE("what goes wrong is said once, with an exit code") {
   check(0, train(at, "x", {"--config", at / "bad.toml"}), 2, "training.steps");
   check(2, {"train", "unet", "--data", at / "no.nc", "--out", at / "x"}, 74, "no.nc");
   check(2, {"evaluate", at / "x"}, 74, "model.safetensors");
+  check(0, train(at, "x", {"--stpes", "3"}), 2, "Did you mean \"--steps\"?");
+  check(0, {"evalute", at / "x"}, 2, "Did you mean \"evaluate\"?");
+  std::ofstream(at / "bad.nc") << "no such data";
+  check(2, {"train", "unet", "--data", at / "bad.nc", "--out", at / "x"}, 65, "bad.nc");
+  check(2, {"train", "unet", "--data", at.data(), "--variable", "relif", "--out", at / "x"}, 65,
+        "Did you mean \"relief\"?");
   REQUIRE(tessera(at, 0, train(at, "done")).code == 0);
   check(0, train(at, "done"), 2, "--resume");
 }

@@ -26,7 +26,7 @@ const io::NetcdfVariable& find_variable(const io::NetcdfReader& reader, const st
     found = &v;
   }
   if (!found)
-    throw IoError(str(reader.path(), ": holds no variable with at least two dimensions."));
+    throw DataError(str(reader.path(), ": holds no variable with at least two dimensions."));
   if (names != found->name)
     throw UsageError(
         str(reader.path(), ": holds several variables (", names, "). Name one of them."));
@@ -38,7 +38,7 @@ const io::NetcdfVariable& find_variable(const io::NetcdfReader& reader, const st
 GridField::GridField(const GridFieldOptions& options) : reader_(options.path) {
   variable_ = &find_variable(reader_, options.variable);
   const io::NetcdfVariable& v = *variable_;
-  if (!v.numeric) throw IoError(str(path(), ": variable \"", v.name, "\" holds no numbers."));
+  if (!v.numeric) throw DataError(str(path(), ": variable \"", v.name, "\" holds no numbers."));
   const int all = v.shape.size();
   const int domain = options.domain_dims == 0 ? all : options.domain_dims;
   if (domain < 1 || domain > all)

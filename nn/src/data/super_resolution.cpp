@@ -404,8 +404,8 @@ Normalization SuperResolution::compute_normalization(const io::Collective& colle
     result.missing = result.missing || in[3] > 0;
   }
   if (moments.count == 0)
-    throw IoError(str("data: variable \"", field_.variable().name, "\" of ", field_.path(),
-                      " has no valid points to train on."));
+    throw DataError(str("data: variable \"", field_.variable().name, "\" of ", field_.path(),
+                        " has no valid points to train on."));
   result.mean = moments.mean;
   result.std = std::sqrt(moments.m2 / moments.count);
   // A constant field has no scale of its own.

@@ -4,11 +4,49 @@
 #include <exception>
 #include <tessera/core/error.hpp>
 #include <tessera/nn/io/collective.hpp>
+#include <tessera/nn/io/data_error.hpp>
 
 namespace tessera::io {
 namespace {
 
-constexpr std::size_t kMessageWords = 64;
+constexpr std::size_t kMessageBytes = 1024;
+
+/// Marks what all ranks throw.
+class Agreed {
+ public:
+  virtual ~Agreed() = default;
+};
+template <class E>
+class AgreedError : public E, public Agreed {
+  using E::E;
+};
+
+/// The kinds of errors that keep their type on their way to other ranks, special ones first.
+template <class... Kinds>
+struct KindList {
+  /// 1 + the place of the error's kind; the last one stands for all others.
+  static std::int64_t of(const std::exception& error) {
+    std::int64_t kind = 0;
+    bool found = false;
+    ((found = found || (++kind, dynamic_cast<const Kinds*>(&error) != nullptr)), ...);
+    return kind;
+  }
+  [[noreturn]] static void raise(std::int64_t kind, const std::string& message) {
+    std::int64_t k = 0;
+    ((++k == kind ? throw AgreedError<Kinds>(message) : void()), ...);
+    throw AgreedError<Error>(message);
+  }
+};
+using ErrorKinds = KindList<DataError,
+                            IoError,
+                            UsageError,
+                            ShapeError,
+                            LayoutError,
+                            DTypeError,
+                            DeviceError,
+                            OutOfMemory,
+                            NotSupported,
+                            Error>;
 
 void add(const Collective& collective, std::span<std::int64_t> values) {
   if (collective.size > 1) collective.sum(values);
@@ -36,33 +74,34 @@ void Collective::combine(std::span<double> values) const {
 }
 
 void Collective::together(const std::function<void()>& f) const {
-  std::exception_ptr error;
+  if (size == 1) return f();
+  std::int64_t kind = 0;
   std::string message;
   try {
     f();
   } catch (const std::exception& e) {
-    error = std::current_exception();
+    kind = ErrorKinds::of(e);
     message = e.what();
   }
-  if (size > 1) {
-    std::vector<std::int64_t> failed(static_cast<std::size_t>(size), 0);
-    failed[static_cast<std::size_t>(rank)] = error ? 1 : 0;
-    add(*this, failed);
-    const auto first = std::find(failed.begin(), failed.end(), 1);
-    if (first == failed.end()) return;
-    const int origin = static_cast<int>(first - failed.begin());
-    std::int64_t words[kMessageWords] = {};
-    if (rank == origin)
-      std::memcpy(words, message.data(), std::min(message.size(), sizeof(words) - 1));
-    add(*this, words);
-    if (!error) {
-      char text[sizeof(words)];
-      std::memcpy(text, words, sizeof(words));
-      text[sizeof(words) - 1] = '\0';
-      throw IoError(str(text, " (reported by rank ", origin, ")"));
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  std::vector<std::int64_t> failed(static_cast<std::size_t>(size), 0);
+  failed[static_cast<std::size_t>(rank)] = kind;
+  add(*this, failed);
+  const auto first =
+      std::find_if(failed.begin(), failed.end(), [](std::int64_t k) { return k != 0; });
+  if (first == failed.end()) return;
+  const int origin = static_cast<int>(first - failed.begin());
+  char text[kMessageBytes] = {};
+  if (rank == origin) std::memcpy(text, message.data(), std::min(message.size(), sizeof(text) - 1));
+  std::int64_t words[sizeof(text) / sizeof(std::int64_t)];
+  std::memcpy(words, text, sizeof(text));
+  add(*this, words);
+  std::memcpy(text, words, sizeof(text));
+  const bool everywhere = std::count(failed.begin(), failed.end(), 0) == 0;
+  ErrorKinds::raise(*first, everywhere ? std::string(text) : str(text, " (rank ", origin, ")"));
+}
+
+bool is_agreed(const std::exception& error) {
+  return dynamic_cast<const Agreed*>(&error) != nullptr;
 }
 
 }  // namespace tessera::io

@@ -3,7 +3,7 @@
 #include <netcdf.h>
 
 #include <algorithm>
-#include <tessera/core/error.hpp>
+#include <tessera/nn/io/data_error.hpp>
 
 namespace tessera::io {
 
@@ -13,7 +13,12 @@ std::mutex& netcdf_mutex() {
 }
 
 void check_netcdf(int status, const std::string& path, const char* what) {
-  if (status != NC_NOERR) throw IoError(str(path, ": ", what, " (", nc_strerror(status), ")."));
+  if (status == NC_NOERR) return;
+  const std::string message = str(path, ": ", what, " (", nc_strerror(status), ").");
+  // Positive ones are those of the system; of the library's own, these are about access too.
+  if (status > 0 || status == NC_EPERM || status == NC_EEXIST || status == NC_EHDFERR)
+    throw IoError(message);
+  throw DataError(message);
 }
 
 void for_each_block(const Box& box, std::int64_t volume, const std::function<void(const Box&)>& f) {

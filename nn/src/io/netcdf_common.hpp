@@ -12,7 +12,8 @@ namespace tessera::io {
 /// Guards every call into the NetCDF library.
 std::mutex& netcdf_mutex();
 
-/// Throws IoError with the library's message when `status` is an error.
+/// Throws IoError with the library's message when `status` is an error: DataError when the content
+/// of the file is at fault.
 void check_netcdf(int status, const std::string& path, const char* what);
 
 /// Cuts `box` into boxes of at most `volume` points (at least one), in row-major order.

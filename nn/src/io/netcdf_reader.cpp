@@ -4,11 +4,11 @@
 #include <cmath>
 #include <tessera/core/tensor.hpp>
 #include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/suggest.hpp>
 #include <utility>
 
 #include "io/convert.hpp"
 #include "io/netcdf_common.hpp"
-#include "io/suggest.hpp"
 
 namespace tessera::io {
 namespace {
@@ -283,8 +283,8 @@ const NetcdfVariable& NetcdfReader::variable(std::string_view name) const {
     list += v.name;
     names.push_back(v.name);
   }
-  throw IoError(str(path(), ": holds no variable \"", name, "\" (it has: ", list, ").",
-                    did_you_mean(name, names)));
+  throw DataError(str(path(), ": holds no variable \"", name, "\" (it has: ", list, ").",
+                      did_you_mean(name, names)));
 }
 
 std::vector<double> NetcdfReader::coordinates(const std::string& dimension) const {
@@ -303,7 +303,7 @@ void NetcdfReader::read(std::string_view name,
   const NetcdfVariable& v = variable(name);
   const auto where = [&] { return str("netcdf: variable \"", name, "\" of ", path(), ": "); };
   if (!v.numeric)
-    throw IoError(str(where(), "holds no numbers, or has more than ", kMaxDims, " dimensions."));
+    throw DataError(str(where(), "holds no numbers, or has more than ", kMaxDims, " dimensions."));
   const int dims = v.shape.size();
   const Dims step = options.step.empty() ? Dims::filled(dims, 1) : options.step;
   if (box.dims() != dims || !Box::whole(v.shape).contains(box))

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/suggest.hpp>
 
 #include "io/convert.hpp"
 #include "io/netcdf_common.hpp"
 #include "io/posix_file.hpp"
-#include "io/suggest.hpp"
 
 namespace tessera::io {
 namespace {
@@ -209,6 +209,7 @@ NetcdfWriter::NetcdfWriter(const std::string& path,
   s.temporary = temporary_name(path, collective.broadcast(unique_id()));
   collective.together([&] {
     if (collective.rank != 0) return;
+    remove_stale_temporaries(path);
     s.owns_temporary = true;
     s.create(dimensions, attributes);
   });

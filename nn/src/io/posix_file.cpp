@@ -9,11 +9,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <tessera/core/error.hpp>
+#include <filesystem>
+#include <tessera/nn/io/data_error.hpp>
 #include <utility>
 
 namespace tessera::io {
 namespace {
+
+constexpr std::size_t kIdDigits = 16;
 
 [[noreturn]] void fail(const std::string& path, const std::string& problem, int error) {
   throw IoError(str(path, ": ", problem, " (", std::strerror(error), ")."));
@@ -65,7 +68,7 @@ void File::read(void* data, std::int64_t bytes, std::int64_t offset) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(path_, str("cannot be read at byte ", offset), errno);
     if (n == 0)
-      throw IoError(str(path_, ": ends at byte ", offset, " (", bytes, " more bytes expected)."));
+      throw DataError(str(path_, ": ends at byte ", offset, " (", bytes, " more bytes expected)."));
     to += n;
     bytes -= n;
     offset += n;
@@ -97,6 +100,20 @@ std::string temporary_name(const std::string& path, std::int64_t id) {
   char digits[20];
   std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(id));
   return path + ".tmp-" + digits;
+}
+
+void remove_stale_temporaries(const std::string& path) noexcept {
+  try {
+    const std::string start = std::filesystem::path(path).filename().string() + ".tmp-";
+    for (const auto& entry : std::filesystem::directory_iterator(directory_of(path))) {
+      const std::string name = entry.path().filename().string();
+      if (name.size() == start.size() + kIdDigits && name.rfind(start, 0) == 0 &&
+          name.find_first_not_of("0123456789abcdef", start.size()) == std::string::npos)
+        remove_quietly(entry.path().string());
+    }
+  } catch (const std::exception&) {
+    // They only take room.
+  }
 }
 
 std::int64_t unique_id() {

@@ -38,6 +38,8 @@ class File {
 
 /// `path` + ".tmp-" + id: beside the final file, so that a rename is atomic.
 std::string temporary_name(const std::string& path, std::int64_t id);
+/// Removes the temporary files that a run left behind which was killed while it wrote `path`.
+void remove_stale_temporaries(const std::string& path) noexcept;
 /// A number that differs between processes, and between calls of one process.
 std::int64_t unique_id();
 /// Puts a finished temporary file in its place and makes the directory entry durable.

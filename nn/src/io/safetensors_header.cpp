@@ -214,8 +214,8 @@ SafetensorsHeader parse_safetensors_header(const std::string& path,
                                            std::string_view json,
                                            std::int64_t data_bytes) {
   const auto fail = [&](const std::string& why) {
-    throw IoError(str(path, ": not a valid safetensors file (", why,
-                      "). The file is damaged or of another kind."));
+    throw DataError(str(path, ": not a valid safetensors file (", why,
+                        "). The file is damaged or of another kind."));
   };
   if (json.empty() || json.front() != '{') fail("the header does not start with '{'");
   HeaderHandler handler;

@@ -2,12 +2,12 @@
 #include <bit>
 #include <cstring>
 #include <tessera/nn/io/safetensors.hpp>
+#include <tessera/nn/io/suggest.hpp>
 #include <unordered_map>
 
 #include "io/convert.hpp"
 #include "io/posix_file.hpp"
 #include "io/safetensors_header.hpp"
-#include "io/suggest.hpp"
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little endian");
 
@@ -41,8 +41,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path)
     : state_(std::make_unique<State>(path)) {
   const std::int64_t size = state_->file.size();
   const auto invalid = [&](const std::string& why) {
-    throw IoError(str(path, ": not a valid safetensors file (", why,
-                      "). The file is damaged or of another kind."));
+    throw DataError(str(path, ": not a valid safetensors file (", why,
+                        "). The file is damaged or of another kind."));
   };
   if (size < 8) invalid(str("only ", size, " bytes long"));
   std::uint64_t length = 0;
@@ -76,7 +76,7 @@ const SafetensorsReader::Entry& SafetensorsReader::entry(std::string_view name) 
   if (found != state_->index.end()) return *found->second;
   std::vector<std::string> names;
   for (const Entry& entry : entries()) names.push_back(entry.name);
-  throw IoError(str(path(), ": holds no tensor \"", name, "\".", did_you_mean(name, names)));
+  throw DataError(str(path(), ": holds no tensor \"", name, "\".", did_you_mean(name, names)));
 }
 
 void SafetensorsReader::read_box(std::string_view name, const Box& box, const View& out) const {

@@ -2,13 +2,13 @@
 #include <exception>
 #include <optional>
 #include <tessera/nn/io/safetensors.hpp>
+#include <tessera/nn/io/suggest.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "io/convert.hpp"
 #include "io/posix_file.hpp"
 #include "io/safetensors_header.hpp"
-#include "io/suggest.hpp"
 
 namespace tessera::io {
 namespace {
@@ -82,6 +82,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   s.temporary = temporary_name(path, collective.broadcast(unique_id()));
   collective.together([&] {
     if (collective.rank != 0) return;
+    remove_stale_temporaries(path);
     s.file.emplace(File::create(s.temporary));
     s.owns_temporary = true;
     const std::uint64_t length = header.size();

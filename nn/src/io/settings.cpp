@@ -6,12 +6,12 @@
 #include <sstream>
 #include <tessera/core/error.hpp>
 #include <tessera/nn/io/settings.hpp>
+#include <tessera/nn/io/suggest.hpp>
 #include <type_traits>
 #include <utility>
 
 #include "io/posix_file.hpp"
 #include "io/settings_value.hpp"
-#include "io/suggest.hpp"
 
 namespace tessera::io {
 namespace {

@@ -1,7 +1,6 @@
-#include "io/suggest.hpp"
-
 #include <algorithm>
 #include <tessera/core/error.hpp>
+#include <tessera/nn/io/suggest.hpp>
 
 namespace tessera::io {
 

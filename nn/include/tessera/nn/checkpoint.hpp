@@ -16,7 +16,7 @@ std::vector<std::pair<std::string, Tensor>> state_dict(Module& model);
 /// replicas the first; the file appears whole or not at all. Every rank must call.
 void save_weights(const std::string& path, Module& model, const io::Metadata& metadata = {});
 /// Reads them back, into any layout on any mesh, with conversion among floating types. Throws
-/// IoError when the file lacks a tensor, has one too many or one of another shape; the model is
+/// DataError when the file lacks a tensor, has one too many or one of another shape; the model is
 /// then unchanged.
 void load_weights(const std::string& path, Module& model);
 
@@ -34,7 +34,7 @@ struct TrainingState {
 /// call.
 void save_checkpoint(const std::string& path, TrainingState& state);
 /// Reads what `state` points to, and its `step` and `extra`. Any mesh and any layout will do (sums
-/// then agree to rounding). Throws IoError like load_weights.
+/// then agree to rounding). Throws DataError like load_weights.
 void load_checkpoint(const std::string& path, TrainingState& state);
 
 }  // namespace tessera::nn

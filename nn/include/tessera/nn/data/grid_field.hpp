@@ -27,8 +27,8 @@ struct GridFieldOptions {
 /// edge.
 class GridField {
  public:
-  /// Throws IoError when file or variable do not exist or hold no numbers, UsageError when the
-  /// options do not fit them.
+  /// Throws IoError when the file cannot be opened, DataError when it lacks the variable or that
+  /// holds no numbers, UsageError when the options do not fit them.
   explicit GridField(const GridFieldOptions& options);
 
   /// Number of grid dimensions.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -27,10 +28,13 @@ struct Collective {
   void combine(std::span<double> values) const;
   void barrier() const { total(0); }
 
-  /// Runs `f` here and waits for the others. When it throws on some rank, every rank throws: that
-  /// rank its own error, the others an IoError with the message of the lowest failed rank. Without
-  /// a failure one call of `sum`.
+  /// Runs `f` here and waits for the others. When it throws on some rank, every rank throws: the
+  /// message of the lowest failed rank, as the same kind of Error. Without a failure one call of
+  /// `sum`.
   void together(const std::function<void()>& f) const;
 };
+
+/// Whether `error` was thrown by `together`: then every rank has it.
+bool is_agreed(const std::exception& error);
 
 }  // namespace tessera::io

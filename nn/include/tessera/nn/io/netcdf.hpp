@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tessera/core/view.hpp>
 #include <tessera/nn/io/collective.hpp>
+#include <tessera/nn/io/data_error.hpp>
 #include <variant>
 #include <vector>
 
@@ -57,7 +58,7 @@ struct NetcdfReadOptions {
 /// several threads.
 class NetcdfReader {
  public:
-  /// Throws IoError when the file cannot be opened.
+  /// Throws IoError when the file cannot be opened, DataError when it is not a NetCDF file.
   explicit NetcdfReader(const std::string& path);
   NetcdfReader(NetcdfReader&&) noexcept;
   ~NetcdfReader();
@@ -67,7 +68,7 @@ class NetcdfReader {
   const std::vector<NetcdfVariable>& variables() const;
   const NetcdfAttributes& attributes() const;
   bool contains(std::string_view variable) const;
-  /// Throws IoError listing the variables when there is none of this name.
+  /// Throws DataError listing the variables when there is none of this name.
   const NetcdfVariable& variable(std::string_view name) const;
   /// Values of the variable that is named like the dimension; empty when the file has none.
   std::vector<double> coordinates(const std::string& dimension) const;

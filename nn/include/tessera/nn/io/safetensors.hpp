@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tessera/core/tensor.hpp>
 #include <tessera/nn/io/collective.hpp>
+#include <tessera/nn/io/data_error.hpp>
 #include <vector>
 
 namespace tessera::io {
@@ -33,7 +34,7 @@ class SafetensorsReader {
     std::int64_t offset = 0;  ///< first byte, counted from the start of the file
   };
 
-  /// Reads the header. Throws IoError with the reason when the file is not a valid safetensors
+  /// Reads the header. Throws DataError with the reason when the file is not a valid safetensors
   /// file, or holds an element type other than F32, F64, BF16, I32, I64, U8, BOOL or a tensor of
   /// more than 8 dimensions.
   explicit SafetensorsReader(const std::string& path);
@@ -45,7 +46,7 @@ class SafetensorsReader {
   const std::vector<Entry>& entries() const;
   const Metadata& metadata() const;
   bool contains(std::string_view name) const;
-  /// Throws IoError naming the most similar entry when there is none.
+  /// Throws DataError naming the most similar entry when there is none.
   const Entry& entry(std::string_view name) const;
 
   /// Reads the part `box` (global coordinates) into `out` with conversion: among floating types,
@@ -72,9 +73,9 @@ class SafetensorsReader {
 /// first, which aligns them) and name.
 class SafetensorsWriter {
  public:
-  /// Collective, with the same arguments on every rank. Creates `path.tmp-<id>` in its full size.
-  /// Throws UsageError on duplicate or reserved names, IoError when the file cannot be created;
-  /// both on every rank.
+  /// Collective, with the same arguments on every rank. Creates `path.tmp-<id>` in its full size,
+  /// and removes those that killed runs left. Throws UsageError on duplicate or reserved names,
+  /// IoError when the file cannot be created; both on every rank.
   SafetensorsWriter(const std::string& path,
                     std::vector<TensorSpec> tensors,
                     const Metadata& metadata = {},
