@@ -2,6 +2,7 @@
 
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/group_norm.hpp>
+#include <tessera/kernels/layer_norm.hpp>
 #include <tessera/kernels/optim.hpp>
 #include <tessera/kernels/random.hpp>
 #include <tessera/kernels/reduce.hpp>
@@ -70,5 +71,18 @@ void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients&
 void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov);
 void ema_step(std::span<const OptimSegment> segments, double decay);
 double sum_of_squares(const View& view);
+
+void layer_norm(const View& x,
+                const View& gamma,
+                const View& beta,
+                const LayerNormOptions& options,
+                const View& y);
+void layer_norm_grad(const View& x,
+                     const View& dy,
+                     const View& gamma,
+                     const LayerNormOptions& options,
+                     const View& dx,
+                     const View& dgamma,
+                     const View& dbeta);
 
 }  // namespace tessera::kernels::cuda

@@ -9,6 +9,7 @@
 #include <tessera/kernels/gemm.hpp>
 #include <tessera/kernels/group_norm.hpp>
 #include <tessera/kernels/index.hpp>
+#include <tessera/kernels/layer_norm.hpp>
 #include <tessera/kernels/optim.hpp>
 #include <tessera/kernels/random.hpp>
 #include <tessera/kernels/reduce.hpp>
@@ -307,6 +308,32 @@ TEST_CASE("group normalisation") {
         kernels::merge_moments(gparts.view, gm.view);
         same(m, gm, 10);
       }
+    }
+  }
+}
+
+TEST_CASE("layer normalisation") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const bool centred : {true, false}) {
+      const Shape shape{3, 50, 300};
+      const kernels::LayerNormOptions options{1e-3, centred};
+      const OwnedView x = filled_view(
+          shape, dtype, [] { return uniform(1, 3); }, any_lie());
+      const OwnedView dy = filled_view(
+          shape, dtype, [] { return uniform(-1, 1); }, any_lie());
+      const OwnedView gamma = filled_view({300}, dtype, [] { return uniform(0.5, 2); });
+      OwnedView y = make_view(shape, dtype, any_lie()), dx = make_view(shape, dtype, any_lie());
+      OwnedView dg = make_view({300}, DType::kFloat64), db = make_view({300}, DType::kFloat64);
+      const Twin gx(x), gdy(dy), ggamma(gamma), gy(y), gdx(dx), gdg(dg), gdb(db);
+      kernels::layer_norm(x.view, gamma.view, {}, options, y.view);
+      kernels::layer_norm(gx.view, ggamma.view, {}, options, gy.view);
+      same(y, gy, 30);
+      kernels::layer_norm_grad(x.view, dy.view, gamma.view, options, dx.view, dg.view, db.view);
+      kernels::layer_norm_grad(gx.view, gdy.view, ggamma.view, options, gdx.view, gdg.view,
+                               gdb.view);
+      same(dx, gdx, 60);
+      same(dg, gdg, 1e10);
+      same(db, gdb, 1e10);
     }
   }
 }

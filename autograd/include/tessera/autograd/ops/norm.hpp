@@ -21,4 +21,12 @@ Tensor group_norm(const Tensor& x,
 /// The activation alone, as an op of its own.
 Tensor activate(const Tensor& x, Activation activation);
 
+/// Layer normalisation (Ba, Kiros & Hinton 2016) of each row of x [..., C] over its channels:
+/// y = (x - mean) / sqrt(var + eps) * gamma + beta; gamma, beta [C] or undefined. Any leading
+/// dimension may be split, the channels not. Only x is kept for backward.
+Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, double eps = 1e-5);
+
+/// RMS normalisation (Zhang & Sennrich 2019): y = x / sqrt(mean(x^2) + eps) * gamma.
+Tensor rms_norm(const Tensor& x, const Tensor& gamma, double eps = 1e-6);
+
 }  // namespace tessera
