@@ -20,9 +20,9 @@ namespace tessera::test {
 namespace {
 
 /// A directory with a small relief on a globe, removed at the end.
-class Workplace {
+class TemporaryFolder {
  public:
-  Workplace() {
+  TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "tessera-app-XXXXXX").string();
     REQUIRE(mkdtemp(name.data()) != nullptr);
     path_ = name;
@@ -48,7 +48,7 @@ class Workplace {
                      View::dense(values.data(), DType::kFloat32, {kRows, kColumns}));
     writer.commit();
   }
-  ~Workplace() { std::filesystem::remove_all(path_); }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string data() const { return *this / "relief.nc"; }
 
@@ -91,7 +91,7 @@ struct Outcome {
 };
 
 /// Runs the program on `ranks` processes; 0: without mpiexec.
-Outcome tessera(const Workplace& at, int ranks, const Words& words) {
+Outcome tessera(const TemporaryFolder& at, int ranks, const Words& words) {
   Words all;
   if (ranks > 0) all = {TESSERA_MPIEXEC, "-n", std::to_string(ranks)};
   all.push_back(TESSERA_PROGRAM);
@@ -100,7 +100,7 @@ Outcome tessera(const Workplace& at, int ranks, const Words& words) {
   return {code, read_file(at / "output")};
 }
 
-Words train(const Workplace& at, const std::string& out, const Words& more = {}) {
+Words train(const TemporaryFolder& at, const std::string& out, const Words& more = {}) {
   Words words = {"train",     "unet", "--data",        at.data(), "--holdout", "0,90",
                  "--crop",    "32",   "--batch",       "2",       "--base",    "4",
                  "--blocks",  "1",    "--multipliers", "1,2",     "--steps",   "6",
@@ -109,14 +109,14 @@ Words train(const Workplace& at, const std::string& out, const Words& more = {})
   return words;
 }
 
-std::vector<double> losses(const Workplace& at, const std::string& run) {
+std::vector<double> losses(const TemporaryFolder& at, const std::string& run) {
   return io::read_json_lines(at / run + "/metrics.jsonl", {"loss"})[0];
 }
 
 }  // namespace
 
 TEST_CASE("training gives the same losses on any mesh; evaluation and prediction work on others") {
-  const Workplace at;
+  const TemporaryFolder at;
   REQUIRE(tessera(at, 0, train(at, "one")).code == 0);
   for (const auto& [ranks, mesh] : std::vector<std::pair<int, std::string>>{
            {2, "h=2"}, {2, "data=2"}, {3, "w=3"}, {4, "h=2,w=2"}}) {
@@ -154,7 +154,7 @@ TEST_CASE("training gives the same losses on any mesh; evaluation and prediction
 }
 
 TEST_CASE("a training that a signal stopped goes on as if nothing had happened") {
-  const Workplace at;
+  const TemporaryFolder at;
   const Words more = {"--steps", "40"};
   REQUIRE(tessera(at, 0, train(at, "whole", more)).code == 0);
 
@@ -183,7 +183,7 @@ TEST_CASE("a training that a signal stopped goes on as if nothing had happened")
 }
 
 TEST_CASE("what goes wrong is said once, with an exit code") {
-  const Workplace at;
+  const TemporaryFolder at;
   const auto check = [&](int ranks, const Words& words, int code, const std::string& text) {
     const Outcome o = tessera(at, ranks, words);
     INFO(o.output);
