@@ -187,13 +187,12 @@ void input_grad_signatures(const Problem& problem,
                        .out = {shard_role(d + 1)},
                        .driver = Signature::kLike,
                        .bounds = {}});
-    } else {
-      legal.push_back({.in = {window_role(d + 1), none, none},
-                       .out = {shard_role(d + 1)},
-                       .bounds = [s = args.stride[d], n = args.size[d]](int, const Bounds& b) {
-                         return mapped_bounds(b, n, [s](std::int64_t j) { return j * s; });
-                       }});
     }
+    legal.push_back({.in = {window_role(d + 1), none, none},
+                     .out = {shard_role(d + 1)},
+                     .bounds = [s = args.stride[d], n = args.size[d]](int, const Bounds& b) {
+                       return mapped_bounds(b, n, [s](std::int64_t j) { return j * s; });
+                     }});
   }
   const Role bias = has_bias ? shard_role(0) : none;
   if (args.groups == 1) {
@@ -301,6 +300,13 @@ void weight_grad_signatures(const Problem& problem,
                      .out = {partial_role()},
                      .driver = 1,
                      .bounds = {}});
+    // Where only x is split, dy is whole: a pending sum over channels has been taken.
+    legal.push_back(
+        {.in = {window_role(d + 1), shard_role(d + 1)},
+         .out = {partial_role()},
+         .bounds = [s = args.stride[d], m = problem.shape(1)[d + 1]](int t, const Bounds& b) {
+           return t == 0 ? b : mapped_bounds(b, m, [s](std::int64_t i) { return ceil_div(i, s); });
+         }});
   }
   if (args.groups == 1) {
     legal.push_back(
