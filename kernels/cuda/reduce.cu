@@ -1,6 +1,6 @@
-#include "functors/reduce.hpp"
-
 #include "device.hpp"
+#include "functors/binary.hpp"
+#include "functors/reduce.hpp"
 #include "launch.cuh"
 #include "reduce_nest.hpp"
 
@@ -13,7 +13,10 @@ constexpr std::int64_t kColumnDepth = 512;  // of a thread
 
 /// partial[output * slices + slice]: a block each, its threads over the reduced elements.
 template <class Op>
-__global__ void reduce_rows(Memory x, ReduceNest nest, std::int64_t slices, typename Op::Acc* partial) {
+__global__ void reduce_rows(Memory x,
+                            ReduceNest nest,
+                            std::int64_t slices,
+                            typename Op::Acc* partial) {
   using Acc = typename Op::Acc;
   const std::int64_t count = nest.kept.total * slices;
   for (std::int64_t i = blockIdx.x; i < count; i += gridDim.x) {
@@ -32,17 +35,31 @@ __global__ void reduce_rows(Memory x, ReduceNest nest, std::int64_t slices, type
   }
 }
 
+/// The slices of an output into its first one: a block each, for many slices.
+template <class Op>
+__global__ void fold_slices(std::int64_t outputs, std::int64_t slices, typename Op::Acc* partial) {
+  for (std::int64_t i = blockIdx.x; i < outputs; i += gridDim.x) {
+    typename Op::Acc acc = Op::identity();
+    for (std::int64_t s = threadIdx.x; s < slices; s += blockDim.x)
+      acc = Op::merge(acc, partial[i * slices + s]);
+    acc = block_fold<Op>(acc);
+    if (threadIdx.x == 0) partial[i * slices] = acc;
+  }
+}
+
 template <class Op>
 void reduce_with(const char* op, const View& x, const View& y) {
   using Acc = typename Op::Acc;
   const ReduceNest nest = make_reduce_nest(op, x, y);
   if (nest.kept.total == 0) return;
+  if (nest.reduced.total == 0)
+    return map<Acc>(op, Constant<Acc>{result_of_nothing<Op>(y.dtype)}, y);
   const std::int64_t depth = nest.inner_kept ? kColumnDepth : kRowDepth;
   const std::int64_t slices = (nest.reduced.total + depth - 1) / depth;
   const Scratch<Acc> scratch(nest.kept.total * slices);
   Acc* const partial = scratch.get();
   const Memory in = memory(x), out = memory(y);
-  if (nest.reduced.total > 0 && nest.inner_kept) {
+  if (nest.inner_kept) {
     const std::int64_t outputs = nest.kept.total;
     each(op, outputs * slices, [=] __device__(std::int64_t i) {
       const std::int64_t base = nest_offset(nest.kept, 0, i % outputs);
@@ -58,14 +75,21 @@ void reduce_with(const char* op, const View& x, const View& y) {
       }
       partial[i % outputs * slices + slice] = acc;
     });
-  } else if (nest.reduced.total > 0) {
+  } else {
     reduce_rows<Op><<<blocks_for(nest.kept.total * slices, 1), kThreads, 0, stream()>>>(
         in, nest, slices, partial);
     check(cudaGetLastError(), op);
   }
+  std::int64_t left = slices;
+  if (slices > 32) {
+    fold_slices<Op><<<blocks_for(nest.kept.total, 1), kThreads, 0, stream()>>>(nest.kept.total,
+                                                                               slices, partial);
+    check(cudaGetLastError(), op);
+    left = 1;
+  }
   each(op, nest.kept.total, [=] __device__(std::int64_t i) {
     Acc acc = Op::identity();
-    for (std::int64_t s = 0; s < slices; ++s) acc = Op::merge(acc, partial[i * slices + s]);
+    for (std::int64_t s = 0; s < left; ++s) acc = Op::merge(acc, partial[i * slices + s]);
     store_at<Acc>(out, nest_offset(nest.kept, 1, i), acc);
   });
 }

@@ -147,20 +147,9 @@ void fold_columns(const View& x,
   }
 }
 
-/// What a reduction of nothing gives: the identity, within the range of y's type.
 template <class Op>
 void fill_identity(const View& y) {
-  using Acc = AccOf<Op>;
-  Acc value = Op::identity();
-  if constexpr (std::is_integral_v<Acc>) {
-    visit_dtype(y.dtype, [&]<class T>() {
-      if constexpr (std::is_integral_v<T>) {
-        value = std::clamp(value, static_cast<Acc>(std::numeric_limits<T>::lowest()),
-                           static_cast<Acc>(std::numeric_limits<T>::max()));
-      }
-    });
-  }
-  map_functor<Acc>("reduce", Constant<Acc>{value}, y);
+  map_functor<AccOf<Op>>("reduce", Constant<AccOf<Op>>{result_of_nothing<Op>(y.dtype)}, y);
 }
 
 template <class Op>

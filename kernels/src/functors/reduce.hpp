@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <tessera/core/dtype.hpp>
 #include <type_traits>
 
 #include "math.hpp"
@@ -38,5 +40,21 @@ struct MinOf {
   }
   TESSERA_HD static Acc merge(Acc a, Acc b) { return a < b || a != a ? a : b; }
 };
+
+/// What a reduction of nothing gives: the identity, within the range of the result's type.
+template <class Op>
+typename Op::Acc result_of_nothing(DType dtype) {
+  using Acc = typename Op::Acc;
+  Acc value = Op::identity();
+  if constexpr (std::is_integral_v<Acc>) {
+    visit_dtype(dtype, [&]<class T>() {
+      if constexpr (std::is_integral_v<T>) {
+        value = std::clamp(value, static_cast<Acc>(std::numeric_limits<T>::lowest()),
+                           static_cast<Acc>(std::numeric_limits<T>::max()));
+      }
+    });
+  }
+  return value;
+}
 
 }  // namespace tessera::kernels
