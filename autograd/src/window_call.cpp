@@ -8,8 +8,8 @@ namespace tessera {
 
 namespace {
 
-/// Default found by measurement (benchmarks/ranks): two more calls of a kernel cost about as much
-/// as moving this much.
+/// A guess, not measured yet: about where two more calls of a kernel should cost as much as they
+/// hide.
 std::int64_t overlap_threshold = 32 << 10;
 
 /// A boundary box is computed from a dense copy of its window; larger windows are computed in

@@ -26,7 +26,8 @@ std::size_t block_size(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-/// Bytes of free blocks that are kept at most, beyond which the largest go back to the system.
+/// Freed blocks of at least this size go back to the system where keeping them would exceed the
+/// peak.
 constexpr std::int64_t kLargeBlock = 1 << 20;
 
 }  // namespace
