@@ -16,7 +16,7 @@ std::string text_of(const io::SafetensorsReader& reader, const std::string& key)
   const auto it = reader.metadata().find(key);
   if (it == reader.metadata().end()) {
     throw DataError(str("model: ", reader.path(), " does not say \"", key,
-                      "\" (it was not written by a training). Give the directory of a run."));
+                        "\" (it was not written by a training). Give the directory of a run."));
   }
   return it->second;
 }

@@ -102,7 +102,7 @@ WindowCall::WindowCall(const OpDef& op, const Problem& problem, std::span<const 
   }
 
   const auto moves_nothing = [](const Input& input) {
-    return !input.plan->communicates() && input.plan->local.empty();
+    return !input.plan->communicates() && input.plan->images.empty();
   };
   local_only_ = folds.empty() && std::all_of(inputs_.begin(), inputs_.end(), moves_nothing);
   if (!folds.empty()) {
@@ -220,7 +220,7 @@ class WindowCall::Runner {
     poll_progress();
   }
 
-  /// The virtual elements beyond the domain: computed cell by cell, then added to the elements they
+  /// The virtual elements beyond the domain: computed box by box, then added to the elements they
   /// stand for.
   void fold() {
     parallel::AdjointExchange adjoint(plan_.mesh_,

@@ -66,9 +66,7 @@ void logical(LogicalKind kind, const View& a, const View& b, const View& y) {
   }
 }
 
-void logical_not(const View& x, const View& y) {
-  map<std::int64_t>("not", LogicalNot{}, y, x);
-}
+void logical_not(const View& x, const View& y) { map<std::int64_t>("not", LogicalNot{}, y, x); }
 
 void where(const View& condition, const View& a, const View& b, const View& y) {
   visit_compute(y.dtype, [&]<class T>() { map<T>("where", Where<T>{}, y, condition, a, b); });
@@ -104,8 +102,7 @@ void mul_add(const View& a, const View& b, const View& c, const View& y) {
 
 void fill(const View& y, double value) {
   if (y.dtype == DType::kBool) value = value != 0.0 ? 1.0 : 0.0;
-  visit_compute(y.dtype,
-                [&]<class T>() { map<T>("fill", Constant<T>{static_cast<T>(value)}, y); });
+  visit_compute(y.dtype, [&]<class T>() { map<T>("fill", Constant<T>{static_cast<T>(value)}, y); });
 }
 
 namespace {

@@ -27,7 +27,9 @@ cublasHandle_t handle() {
 }
 
 cudaDataType_t data_type(DType dtype) {
-  return dtype == DType::kFloat64 ? CUDA_R_64F : dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+  return dtype == DType::kFloat64   ? CUDA_R_64F
+         : dtype == DType::kFloat32 ? CUDA_R_32F
+                                    : CUDA_R_16BF;
 }
 
 /// A matrix that cuBLAS takes: dense rows (or, transposed, dense columns) with a leading dimension.
@@ -85,9 +87,9 @@ void product(double alpha, const View& a, const View& b, double beta, const View
         handle(), pb.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
         pa.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, alpha_p, at(b, 2), type,
         static_cast<int>(pb.ld), nest.stride[2][last], at(a, 1), type, static_cast<int>(pa.ld),
-        nest.stride[1][last], beta_p, at(c, 0), type, static_cast<int>(pc.ld),
-        nest.stride[0][last], static_cast<int>(inner),
-        wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        nest.stride[1][last], beta_p, at(c, 0), type, static_cast<int>(pc.ld), nest.stride[0][last],
+        static_cast<int>(inner), wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+        CUBLAS_GEMM_DEFAULT));
   }
 }
 

@@ -46,7 +46,10 @@ struct Grid {
   }
 
   template <int kCount>
-  __device__ void offsets(std::int64_t n, std::int64_t r, std::int64_t c, std::int64_t (&at)[kCount]) const {
+  __device__ void offsets(std::int64_t n,
+                          std::int64_t r,
+                          std::int64_t c,
+                          std::int64_t (&at)[kCount]) const {
     offsets_of(domain, r, at);
     for (int k = 0; k < kCount; ++k) at[k] += n * sample_stride[k] + c * channel_stride[k];
   }
@@ -82,7 +85,8 @@ struct Parameter {
 
 /// part[(n * groups + g) * slices + slice]: a block each.
 template <class T>
-__global__ void slice_moments(Grid grid, Memory x, bool centred, std::int64_t slices, Moments* part) {
+__global__ void slice_moments(
+    Grid grid, Memory x, bool centred, std::int64_t slices, Moments* part) {
   const std::int64_t elements = grid.rows * grid.width;
   const std::int64_t count = grid.samples * grid.groups * slices;
   __shared__ double mean;
@@ -143,16 +147,22 @@ void visit_norm(DType dtype, NormActivation activation, F&& f) {
 }
 
 template <class T, NormActivation kActivation>
-void normalise(const Grid& grid, MomentsView m, Parameter gamma, Parameter beta, double eps, Memory in, Memory out) {
+void normalise(const Grid& grid,
+               MomentsView m,
+               Parameter gamma,
+               Parameter beta,
+               double eps,
+               Memory in,
+               Memory out) {
   each("group_norm", grid.samples * grid.rows * grid.channels, [=] __device__(std::int64_t i) {
     const std::int64_t c = i % grid.channels, r = i / grid.channels % grid.rows;
     const std::int64_t n = i / grid.channels / grid.rows;
     std::int64_t at[2];
     grid.offsets(n, r, c, at);
     const NormChannel<T> k = channel_of<T>(m, gamma, beta, eps, n, c / grid.width, c);
-    store_at<T>(out, at[1],
-                norm_activation<kActivation>(
-                    (load_at<T>(in, at[0]) - k.mean) * k.rstd * k.gamma + k.beta));
+    store_at<T>(
+        out, at[1],
+        norm_activation<kActivation>((load_at<T>(in, at[0]) - k.mean) * k.rstd * k.gamma + k.beta));
   });
 }
 
@@ -198,8 +208,7 @@ void input_grad(const Grid& grid,
                 Memory out) {
   const double eps = options.eps;
   const bool centred = options.centred;
-  each("group_norm_input_grad",
-       grid.samples * grid.rows * grid.channels,
+  each("group_norm_input_grad", grid.samples * grid.rows * grid.channels,
        [=] __device__(std::int64_t i) {
          const std::int64_t c = i % grid.channels, r = i / grid.channels % grid.rows;
          const std::int64_t n = i / grid.channels / grid.rows, group = c / grid.width;
@@ -299,7 +308,8 @@ void group_norm_sums(const View& x,
   each("group_norm_sums", 2 * samples * channels, [=] __device__(std::int64_t i) {
     const std::int64_t k = i % 2, c = i / 2 % channels, n = i / 2 / channels;
     double sum = 0.0;
-    for (std::int64_t s = 0; s < slices; ++s) sum += part[2 * ((n * slices + s) * channels + c) + k];
+    for (std::int64_t s = 0; s < slices; ++s)
+      sum += part[2 * ((n * slices + s) * channels + c) + k];
     sample[i] = sum;
   });
   const std::int64_t groups = grid.groups, width = grid.width;
@@ -317,7 +327,8 @@ void group_norm_sums(const View& x,
       s0 += sample[2 * (n * channels + c)];
       s1 += sample[2 * (n * channels + c) + 1];
     }
-    if (slope_beta.memory.data != nullptr) store_at<double>(slope_beta.memory, c * slope_beta.stride, s0);
+    if (slope_beta.memory.data != nullptr)
+      store_at<double>(slope_beta.memory, c * slope_beta.stride, s0);
     if (slope_gamma.memory.data != nullptr)
       store_at<double>(slope_gamma.memory, c * slope_gamma.stride, s1);
   });

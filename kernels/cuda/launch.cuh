@@ -35,8 +35,7 @@ class Scratch {
   explicit Scratch(std::int64_t count) {
     if (count > 0) {
       check(cudaMallocAsync(reinterpret_cast<void**>(&data_),
-                            static_cast<std::size_t>(count) * sizeof(T),
-                            stream()),
+                            static_cast<std::size_t>(count) * sizeof(T), stream()),
             "cuda scratch");
     }
   }

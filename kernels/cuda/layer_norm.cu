@@ -152,7 +152,8 @@ void parameter_sums(const RowLoops& loops,
     for (std::int64_t r = slice * kDepth; r < (slice + 1) * kDepth && r < rows; ++r) {
       std::int64_t at[3];
       offsets_of(loops.nest, r, at);
-      const T mean = static_cast<T>(statistics[2 * r]), rstd = static_cast<T>(statistics[2 * r + 1]);
+      const T mean = static_cast<T>(statistics[2 * r]),
+              rstd = static_cast<T>(statistics[2 * r + 1]);
       const T d = load_at<T>(dy, at[1] + c * loops.step[1]);
       s0 += static_cast<double>(d * ((load_at<T>(x, at[0] + c * loops.step[0]) - mean) * rstd));
       s1 += static_cast<double>(d);

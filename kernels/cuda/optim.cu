@@ -1,9 +1,8 @@
-#include "functors/optim.hpp"
-
 #include <cmath>
 #include <vector>
 
 #include "device.hpp"
+#include "functors/optim.hpp"
 #include "functors/reduce.hpp"
 #include "launch.cuh"
 

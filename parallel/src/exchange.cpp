@@ -13,8 +13,8 @@ std::int64_t element_bytes(DType dtype) { return static_cast<std::int64_t>(size_
 /// Messages start where blocks of the pool do: at multiples of 64 bytes.
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Where the cells of one direction lie in one block: per peer and message the cells of all inputs
-/// one after the other. Both sides compute the same, so a message needs no header.
+/// Where the parcels of one direction lie in one block: per peer and message the parcels of all
+/// inputs one after the other. Both sides compute the same, so a message needs no header.
 struct Block {
   struct Message {
     int peer;
@@ -22,30 +22,30 @@ struct Block {
     std::int64_t bytes;
   };
   std::vector<Message> messages;
-  std::vector<std::vector<std::int64_t>> offsets;  ///< [input][cell]
+  std::vector<std::vector<std::int64_t>> offsets;  ///< [input][parcel]
   std::int64_t bytes = 0;
 };
 
-Block lay_out(std::span<const std::vector<Cell>* const> cells, std::span<const DType> dtypes) {
+Block lay_out(std::span<const std::vector<Parcel>* const> parcels, std::span<const DType> dtypes) {
   Block block;
-  block.offsets.resize(cells.size());
-  std::vector<std::size_t> next(cells.size(), 0);
+  block.offsets.resize(parcels.size());
+  std::vector<std::size_t> next(parcels.size(), 0);
   while (true) {
     int peer = -1;
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      if (next[i] == cells[i]->size()) continue;
-      const int candidate = (*cells[i])[next[i]].peer;
+    for (std::size_t i = 0; i < parcels.size(); ++i) {
+      if (next[i] == parcels[i]->size()) continue;
+      const int candidate = (*parcels[i])[next[i]].peer;
       if (peer < 0 || candidate < peer) peer = candidate;
     }
     if (peer < 0) return block;
     block.bytes = aligned(block.bytes);
     const std::int64_t start = block.bytes;
-    for (std::size_t i = 0; i < cells.size(); ++i) {
+    for (std::size_t i = 0; i < parcels.size(); ++i) {
       const std::int64_t size = element_bytes(dtypes[i]);
-      for (; next[i] < cells[i]->size() && (*cells[i])[next[i]].peer == peer; ++next[i]) {
+      for (; next[i] < parcels[i]->size() && (*parcels[i])[next[i]].peer == peer; ++next[i]) {
         block.bytes = (block.bytes + size - 1) / size * size;
         block.offsets[i].push_back(block.bytes);
-        block.bytes += (*cells[i])[next[i]].elements() * size;
+        block.bytes += (*parcels[i])[next[i]].box.volume() * size;
       }
     }
     block.messages.push_back({peer, start, block.bytes - start});
@@ -63,33 +63,27 @@ Box relative(const Box& box, const Dims& origin) {
   return local;
 }
 
-/// `real`, which shows `cell.from`, as seen in virtual coordinates.
-Piece as_virtual(const Cell& cell, View real, const Shape& global) {
+/// `real`, which holds `image.from`, as seen in virtual coordinates.
+Piece as_virtual(const Image& image, View real, const Shape& global) {
   std::int64_t offset = 0;
-  for (int d = 0; d < cell.at.dims(); ++d) {
-    const int step = cell.step[static_cast<std::size_t>(d)];
-    if (step < 0) offset += (cell.from[d].size() - 1) * real.strides[d];
+  for (int d = 0; d < image.at.dims(); ++d) {
+    const int step = image.step[static_cast<std::size_t>(d)];
+    if (step < 0) offset += (image.from[d].size() - 1) * real.strides[d];
     real.strides[d] *= step;
   }
   real.data = static_cast<std::byte*>(real.data) + offset * element_bytes(real.dtype);
-  real.shape = cell.at.shape();
-  return {real, cell.at, global};
+  real.shape = image.at.shape();
+  return {real, image.at, global};
 }
 
-View cell_view(const Cell& cell, std::byte* data, DType dtype, Device device) {
-  return View::dense(data, dtype, cell.from.shape(), device);
+View part_of(const Piece& piece, const Box& box) {
+  return piece.view.slice(relative(box, piece.box.lo));
 }
 
-View own_part(const Piece& own, const Cell& cell) {
-  return own.view.slice(relative(cell.from, own.box.lo));
-}
-
-std::span<const Cell> cells_of(const std::vector<Cell>& cells, int peer) {
-  Cell key;
-  key.peer = peer;
+std::span<const Parcel> parcels_of(const std::vector<Parcel>& parcels, int peer) {
   const auto [first, last] =
-      std::equal_range(cells.begin(), cells.end(), key,
-                       [](const Cell& a, const Cell& b) { return a.peer < b.peer; });
+      std::equal_range(parcels.begin(), parcels.end(), Parcel{peer, {}},
+                       [](const Parcel& a, const Parcel& b) { return a.peer < b.peer; });
   return {first, last};
 }
 
@@ -101,8 +95,8 @@ WindowExchange::WindowExchange(const Mesh& mesh, const WindowInput& input, const
 WindowExchange::WindowExchange(const Mesh& mesh,
                                std::span<const WindowInput> inputs,
                                const CallInfo& info) {
-  std::vector<const std::vector<Cell>*> receives;
-  std::vector<const std::vector<Cell>*> sends;
+  std::vector<const std::vector<Parcel>*> receives;
+  std::vector<const std::vector<Parcel>*> sends;
   std::vector<DType> dtypes;
   const Device device = inputs.empty() ? info.device : inputs[0].own.view.device;
   for (const WindowInput& input : inputs) {
@@ -125,14 +119,14 @@ WindowExchange::WindowExchange(const Mesh& mesh,
   std::int64_t packed_bytes = 0;
   std::vector<std::int64_t> packed_at(out.messages.size(), 0);
   for (std::size_t m = 0; m < out.messages.size(); ++m) {
-    int cells = 0;
+    std::size_t parcels = 0;
     View view;
     for (const WindowInput& input : inputs) {
-      const std::span<const Cell> mine = cells_of(input.plan->sends, out.messages[m].peer);
-      cells += static_cast<int>(mine.size());
-      if (!mine.empty()) view = own_part(input.own, mine.front());
+      const std::span<const Parcel> mine = parcels_of(input.plan->sends, out.messages[m].peer);
+      parcels += mine.size();
+      if (!mine.empty()) view = part_of(input.own, mine.front().box);
     }
-    if (cells == 1 && view.is_dense()) {
+    if (parcels == 1 && view.is_dense()) {
       sources[m] = view.data;
     } else {
       packed_at[m] = packed_bytes;
@@ -151,24 +145,30 @@ WindowExchange::WindowExchange(const Mesh& mesh,
     const WindowInput& input = inputs[i];
     std::vector<Piece>& pieces = pieces_.emplace_back();
     pieces.push_back(input.own);
-    for (std::size_t c = 0; c < input.plan->receives.size(); ++c) {
-      const Cell& cell = input.plan->receives[c];
-      const View ghost = cell_view(cell, ghosts_->data() + in.offsets[i][c], dtypes[i], device);
+    const ExchangePlan& plan = *input.plan;
+    std::vector<Piece> ghosts;
+    for (std::size_t c = 0; c < plan.receives.size(); ++c) {
+      const Box& box = plan.receives[c].box;
+      const View ghost =
+          View::dense(ghosts_->data() + in.offsets[i][c], dtypes[i], box.shape(), device);
 #ifndef NDEBUG
       poison(ghost);
 #endif
-      pieces.push_back(as_virtual(cell, ghost, input.plan->global));
+      ghosts.push_back({ghost, box, plan.global});
     }
-    for (const Cell& cell : input.plan->local)
-      pieces.push_back(as_virtual(cell, own_part(input.own, cell), input.plan->global));
-    for (std::size_t c = 0; c < input.plan->sends.size(); ++c) {
-      const Cell& cell = input.plan->sends[c];
-      const std::size_t m = message_of(cell.peer);
+    for (const Image& image : plan.images) {
+      const Piece& source =
+          image.parcel < 0 ? input.own : ghosts[static_cast<std::size_t>(image.parcel)];
+      pieces.push_back(as_virtual(image, part_of(source, image.from), plan.global));
+    }
+    for (std::size_t c = 0; c < plan.sends.size(); ++c) {
+      const Parcel& parcel = plan.sends[c];
+      const std::size_t m = message_of(parcel.peer);
       if (sources[m]) continue;
-      std::byte* const start = packed_->data() + packed_at[m];
-      kernels::copy(
-          own_part(input.own, cell),
-          cell_view(cell, start + (out.offsets[i][c] - out.messages[m].offset), dtypes[i], device));
+      std::byte* const start =
+          packed_->data() + packed_at[m] + (out.offsets[i][c] - out.messages[m].offset);
+      kernels::copy(part_of(input.own, parcel.box),
+                    View::dense(start, dtypes[i], parcel.box.shape(), device));
     }
   }
 
@@ -210,8 +210,8 @@ AdjointExchange::AdjointExchange(const Mesh& mesh,
                                  std::span<const AdjointInput> inputs,
                                  const CallInfo& info)
     : mesh_(mesh), info_(info) {
-  std::vector<const std::vector<Cell>*> outgoing;
-  std::vector<const std::vector<Cell>*> incoming;
+  std::vector<const std::vector<Parcel>*> outgoing;
+  std::vector<const std::vector<Parcel>*> incoming;
   std::vector<DType> dtypes;
   std::int64_t local_bytes = 0;
   const Device device = info.device;
@@ -219,8 +219,10 @@ AdjointExchange::AdjointExchange(const Mesh& mesh,
     outgoing.push_back(&input.plan->receives);
     incoming.push_back(&input.plan->sends);
     dtypes.push_back(input.dtype);
-    for (const Cell& cell : input.plan->local)
-      local_bytes += aligned(cell.elements() * element_bytes(input.dtype));
+    for (const Image& image : input.plan->images) {
+      if (image.parcel < 0)
+        local_bytes += aligned(image.from.volume() * element_bytes(input.dtype));
+    }
   }
   const Block out = lay_out(outgoing, dtypes);
   const Block in = lay_out(incoming, dtypes);
@@ -231,21 +233,28 @@ AdjointExchange::AdjointExchange(const Mesh& mesh,
     const ExchangePlan& plan = *inputs[i].plan;
     Input& mine = inputs_.emplace_back();
     mine.plan = inputs[i].plan;
-    const auto open = [&](const Cell& cell, std::int64_t offset) {
-      const View sum = cell_view(cell, outgoing_->data() + offset, dtypes[i], device);
+    const auto zeros = [&](const Box& box, std::int64_t offset) -> Piece {
+      const View sum = View::dense(outgoing_->data() + offset, dtypes[i], box.shape(), device);
       kernels::fill(sum, 0.0);
-      mine.sums.push_back(as_virtual(cell, sum, plan.global));
-      return sum;
+      return {sum, box, plan.global};
     };
+    std::vector<Piece> parcels;
     for (std::size_t c = 0; c < plan.receives.size(); ++c)
-      open(plan.receives[c], out.offsets[i][c]);
-    for (const Cell& cell : plan.local) {
-      mine.local.push_back(open(cell, local_at));
-      local_at += aligned(cell.elements() * element_bytes(dtypes[i]));
+      parcels.push_back(zeros(plan.receives[c].box, out.offsets[i][c]));
+    for (const Image& image : plan.images) {
+      Piece source;
+      if (image.parcel < 0) {
+        source = zeros(image.from, local_at);
+        local_at += aligned(image.from.volume() * element_bytes(dtypes[i]));
+        mine.local.push_back(source);
+      } else {
+        source = parcels[static_cast<std::size_t>(image.parcel)];
+      }
+      mine.sums.push_back(as_virtual(image, part_of(source, image.from), plan.global));
     }
     for (std::size_t c = 0; c < plan.sends.size(); ++c) {
-      mine.arrived.push_back(
-          cell_view(plan.sends[c], incoming_->data() + in.offsets[i][c], dtypes[i], device));
+      mine.arrived.push_back(View::dense(incoming_->data() + in.offsets[i][c], dtypes[i],
+                                         plan.sends[c].box.shape(), device));
 #ifndef NDEBUG
       poison(mine.arrived.back());
 #endif
@@ -260,10 +269,9 @@ AdjointExchange::AdjointExchange(const Mesh& mesh,
 void AdjointExchange::add(const Box& region, const View& values, int input) {
   if (started_) throw UsageError("exchange: add() after start(). Add all values before.");
   const Piece all{values, region, {}};
-  for (const Piece& cell : inputs_[static_cast<std::size_t>(input)].sums) {
-    const Piece part = all.slice(cell.box);
-    if (part.box.empty()) continue;
-    accumulate(part.view, cell.view.slice(relative(part.box, cell.box.lo)), ReduceOp::kSum);
+  for (const Piece& sum : inputs_[static_cast<std::size_t>(input)].sums) {
+    const Piece part = all.slice(sum.box);
+    if (!part.box.empty()) accumulate(part.view, part_of(sum, part.box), ReduceOp::kSum);
   }
 }
 
@@ -282,12 +290,11 @@ void AdjointExchange::finish(const View& own, int input) {
   std::size_t c = 0;
   const auto add_until = [&](int rank) {
     for (; c < plan.sends.size() && plan.sends[c].peer < rank; ++c)
-      accumulate(mine.arrived[c], own_part(target, plan.sends[c]), ReduceOp::kSum);
+      accumulate(mine.arrived[c], part_of(target, plan.sends[c].box), ReduceOp::kSum);
   };
-  for (std::size_t k = 0; k < plan.local.size(); ++k) {
-    add_until(plan.local[k].peer);
-    accumulate(mine.local[k], own_part(target, plan.local[k]), ReduceOp::kSum);
-  }
+  add_until(mesh_.rank());
+  for (const Piece& local : mine.local)
+    accumulate(local.view, part_of(target, local.box), ReduceOp::kSum);
   add_until(mesh_.size());
 }
 

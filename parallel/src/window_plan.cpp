@@ -90,48 +90,55 @@ void append_outside(std::vector<Segment>& segments,
   }
 }
 
-/// One dimension of the send side: the receivers' parts that look at this rank's part, and how.
-struct Receiver {
-  int offset;
-  std::vector<Segment> segments;
+/// The elements of one part that a list of segments shows, each once.
+struct Run {
+  int part;
+  Interval from;
 };
 
-using SegmentLists = std::vector<const std::vector<Segment>*>;
+/// Sorted by part, then position; overlapping and adjacent ones are merged.
+std::vector<Run> merge(const std::vector<Segment>& segments) {
+  std::vector<Run> all;
+  for (const Segment& s : segments) all.push_back({s.part, s.from});
+  std::sort(all.begin(), all.end(), [](const Run& a, const Run& b) {
+    return a.part != b.part ? a.part < b.part : a.from.lo < b.from.lo;
+  });
+  std::vector<Run> runs;
+  for (const Run& run : all) {
+    if (!runs.empty() && runs.back().part == run.part && runs.back().from.hi >= run.from.lo) {
+      runs.back().from.hi = std::max(runs.back().from.hi, run.from.hi);
+    } else {
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
 
-/// Calls f(segment indices) for the product of the lists, last dimension fastest.
+std::size_t find_run(const std::vector<Run>& runs, const Segment& s) {
+  const auto holds = [&](const Run& r) { return r.part == s.part && r.from.contains(s.from); };
+  return static_cast<std::size_t>(std::find_if(runs.begin(), runs.end(), holds) - runs.begin());
+}
+
+/// Calls f(indices) for the product of index ranges, last fastest; not at all when one is empty.
 template <class F>
-void for_each_combination(const SegmentLists& lists, F&& f) {
+void for_each_combination(std::span<const std::size_t> counts, F&& f) {
   std::array<std::size_t, kMaxDims> at{};
-  for (const auto* list : lists)
-    if (list->empty()) return;
+  for (const std::size_t count : counts)
+    if (count == 0) return;
   while (true) {
     f(at);
-    std::size_t d = lists.size();
+    std::size_t d = counts.size();
     for (; d > 0; --d) {
-      if (++at[d - 1] < lists[d - 1]->size()) break;
+      if (++at[d - 1] < counts[d - 1]) break;
       at[d - 1] = 0;
     }
     if (d == 0) return;
   }
 }
 
-Cell make_cell(const SegmentLists& lists, const std::array<std::size_t, kMaxDims>& at, int peer) {
-  Cell cell;
-  cell.peer = peer;
-  for (std::size_t d = 0; d < lists.size(); ++d) {
-    const Segment& s = (*lists[d])[at[d]];
-    cell.at.lo.push_back(s.at.lo);
-    cell.at.hi.push_back(s.at.hi);
-    cell.from.lo.push_back(s.from.lo);
-    cell.from.hi.push_back(s.from.hi);
-    cell.step[d] = static_cast<std::int8_t>(s.step);
-  }
-  return cell;
-}
-
-void sort_by_peer(std::vector<Cell>& cells) {
-  std::stable_sort(cells.begin(), cells.end(),
-                   [](const Cell& a, const Cell& b) { return a.peer < b.peer; });
+void append(Box& box, Interval interval) {
+  box.lo.push_back(interval.lo);
+  box.hi.push_back(interval.hi);
 }
 
 /// Whether nothing of `need` can lie in `owned`; spares cutting the needs of the many far parts.
@@ -141,16 +148,32 @@ bool misses(Interval need, Interval owned, std::int64_t n, EdgeRule edge) {
   return (inside || edge == EdgeRule::kZero) && intersect(need, owned).empty();
 }
 
-std::int64_t elements(const std::vector<Cell>& cells) {
-  return std::accumulate(cells.begin(), cells.end(), std::int64_t{0},
-                         [](std::int64_t sum, const Cell& c) { return sum + c.elements(); });
+std::int64_t elements(const std::vector<Parcel>& parcels) {
+  return std::accumulate(parcels.begin(), parcels.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Parcel& p) { return sum + p.box.volume(); });
 }
 
-int peers(const std::vector<Cell>& cells) {
+int peers(const std::vector<Parcel>& parcels) {
   int count = 0;
-  for (std::size_t i = 0; i < cells.size(); ++i)
-    count += i == 0 || cells[i].peer != cells[i - 1].peer;
+  for (std::size_t i = 0; i < parcels.size(); ++i)
+    count += i == 0 || parcels[i].peer != parcels[i - 1].peer;
   return count;
+}
+
+/// Sorts by peer and returns where each one went.
+std::vector<int> sort_by_peer(std::vector<Parcel>& parcels) {
+  std::vector<std::size_t> order(parcels.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return parcels[a].peer < parcels[b].peer; });
+  std::vector<Parcel> sorted;
+  std::vector<int> place(parcels.size());
+  for (const std::size_t from : order) {
+    place[from] = static_cast<int>(sorted.size());
+    sorted.push_back(parcels[from]);
+  }
+  parcels = std::move(sorted);
+  return place;
 }
 
 }  // namespace
@@ -196,33 +219,64 @@ ExchangePlan plan_window(const Layout& input,
   const AxisWalk walk(input.mesh());
 
   std::vector<Bounds> bounds;
-  std::vector<std::vector<Segment>> own_segments;
-  SegmentLists lists;
   std::vector<int> own_parts;
+  std::vector<std::vector<Segment>> segments;  // what this rank sees, per dimension
+  std::vector<std::vector<Run>> runs;          // the elements behind it
+  std::array<std::size_t, kMaxDims> counts{};
+  const std::span<const std::size_t> counted(counts.data(), static_cast<std::size_t>(dims));
   for (int d = 0; d < dims; ++d) {
     const auto i = static_cast<std::size_t>(d);
     bounds.push_back(input.is_split(d) ? input.split(d).bounds : Bounds{0, input.shape()[d]});
     own_parts.push_back(input.part_of(d, rank));
     const Interval need = needed(d, rank);
     plan.needed.set(d, need);
-    own_segments.push_back(window_segments(need, bounds[i], edges[i]));
+    segments.push_back(window_segments(need, bounds[i], edges[i]));
+    runs.push_back(merge(segments[i]));
+    counts[i] = runs[i].size();
   }
-  for (const auto& s : own_segments) lists.push_back(&s);
 
-  for_each_combination(lists, [&](const std::array<std::size_t, kMaxDims>& at) {
-    int owner = rank;
-    bool in_place = true;
+  std::vector<int> parcel_of;  // by combination of runs, row-major; -1 for what this rank owns
+  for_each_combination(counted, [&](const std::array<std::size_t, kMaxDims>& at) {
+    Parcel parcel{rank, {}};
     for (int d = 0; d < dims; ++d) {
       const auto i = static_cast<std::size_t>(d);
-      const Segment& s = own_segments[i][at[i]];
-      owner += walk.offset(input, d, s.part) - walk.offset(input, d, own_parts[i]);
+      const Run& run = runs[i][at[i]];
+      parcel.peer += walk.offset(input, d, run.part) - walk.offset(input, d, own_parts[i]);
+      append(parcel.box, run.from);
+    }
+    parcel_of.push_back(parcel.peer == rank ? -1 : static_cast<int>(plan.receives.size()));
+    if (parcel.peer != rank) plan.receives.push_back(parcel);
+  });
+  const std::vector<int> place = sort_by_peer(plan.receives);
+
+  for (int d = 0; d < dims; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    counts[i] = segments[i].size();
+  }
+  for_each_combination(counted, [&](const std::array<std::size_t, kMaxDims>& at) {
+    Image image;
+    bool in_place = true;
+    std::size_t combination = 0;
+    for (int d = 0; d < dims; ++d) {
+      const auto i = static_cast<std::size_t>(d);
+      const Segment& s = segments[i][at[i]];
+      append(image.at, s.at);
+      append(image.from, s.from);
+      image.step[i] = static_cast<std::int8_t>(s.step);
+      combination = combination * runs[i].size() + find_run(runs[i], s);
       in_place = in_place && s.step == 1 && s.at == s.from;
     }
-    if (owner == rank && in_place) return;
-    (owner == rank ? plan.local : plan.receives).push_back(make_cell(lists, at, owner));
+    const int parcel = parcel_of[combination];
+    if (parcel < 0 && in_place) return;
+    image.parcel = parcel < 0 ? -1 : place[static_cast<std::size_t>(parcel)];
+    plan.images.push_back(image);
   });
-  sort_by_peer(plan.receives);
 
+  // Who looks at this rank's part: per dimension the parts that do, and the runs that they see.
+  struct Receiver {
+    int offset;
+    std::vector<Run> runs;
+  };
   std::vector<std::vector<Receiver>> receivers(static_cast<std::size_t>(dims));
   for (int d = 0; d < dims; ++d) {
     const auto i = static_cast<std::size_t>(d);
@@ -231,32 +285,32 @@ ExchangePlan plan_window(const Layout& input,
       const int offset = walk.offset(input, d, part) - own_offset;
       const Interval need = needed(d, rank + offset);
       if (misses(need, plan.owned[d], input.shape()[d], edges[i])) continue;
-      Receiver receiver{offset, window_segments(need, bounds[i], edges[i])};
-      std::erase_if(receiver.segments, [&](const Segment& s) { return s.part != own_parts[i]; });
-      if (!receiver.segments.empty()) receivers[i].push_back(std::move(receiver));
+      std::vector<Run> seen = merge(window_segments(need, bounds[i], edges[i]));
+      std::erase_if(seen, [&](const Run& run) { return run.part != own_parts[i]; });
+      if (!seen.empty()) receivers[i].push_back({offset, std::move(seen)});
     }
-    if (receivers[i].empty()) return plan;
+    counts[i] = receivers[i].size();
   }
-  std::array<std::size_t, kMaxDims> at{};
-  SegmentLists chosen(static_cast<std::size_t>(dims));
-  while (true) {
+  for_each_combination(counted, [&](const std::array<std::size_t, kMaxDims>& who) {
     int peer = rank;
-    for (std::size_t d = 0; d < receivers.size(); ++d) {
-      peer += receivers[d][at[d]].offset;
-      chosen[d] = &receivers[d][at[d]].segments;
+    std::array<std::size_t, kMaxDims> run_counts{};
+    for (int d = 0; d < dims; ++d) {
+      const auto i = static_cast<std::size_t>(d);
+      peer += receivers[i][who[i]].offset;
+      run_counts[i] = receivers[i][who[i]].runs.size();
     }
-    if (peer != rank) {
-      for_each_combination(chosen, [&](const std::array<std::size_t, kMaxDims>& s) {
-        plan.sends.push_back(make_cell(chosen, s, peer));
-      });
-    }
-    std::size_t d = receivers.size();
-    for (; d > 0; --d) {
-      if (++at[d - 1] < receivers[d - 1].size()) break;
-      at[d - 1] = 0;
-    }
-    if (d == 0) break;
-  }
+    if (peer == rank) return;
+    const std::span<const std::size_t> runs_counted(run_counts.data(),
+                                                    static_cast<std::size_t>(dims));
+    for_each_combination(runs_counted, [&](const std::array<std::size_t, kMaxDims>& at) {
+      Parcel parcel{peer, {}};
+      for (int d = 0; d < dims; ++d) {
+        const auto i = static_cast<std::size_t>(d);
+        append(parcel.box, receivers[i][who[i]].runs[at[i]].from);
+      }
+      plan.sends.push_back(parcel);
+    });
+  });
   sort_by_peer(plan.sends);
   return plan;
 }

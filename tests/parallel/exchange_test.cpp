@@ -154,7 +154,7 @@ TEST_CASE("the windows of several inputs make one message per peer") {
       fill_own(cases[i], owned.back(), plan->owned);
       inputs.push_back({plan, {owned.back().view, plan->owned, cases[i].layout.shape()}});
       bytes += plan->send_bytes(types[i]);
-      for (const Cell& cell : plan->sends) peers.push_back(cell.peer);
+      for (const Parcel& parcel : plan->sends) peers.push_back(parcel.peer);
     }
     std::sort(peers.begin(), peers.end());
     peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
@@ -284,9 +284,8 @@ TEST_CASE("a perturbed plan shows in the values") {
   };
   const auto plan = plan_here(c);
   ExchangePlan swapped = *plan;  // left and right neighbour exchanged
-  std::vector<Cell>& cells = swapped.receives.empty() ? swapped.local : swapped.receives;
-  REQUIRE(cells.size() == 2);
-  std::swap(cells[0].at, cells[1].at);
+  REQUIRE(swapped.images.size() == 2);
+  std::swap(swapped.images[0].at, swapped.images[1].at);
   Random random("", 1, false);
   const Owned own(random, plan->owned, DType::kFloat32);
   fill_own(c, own, plan->owned);

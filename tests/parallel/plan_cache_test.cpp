@@ -57,7 +57,7 @@ TEST_CASE("the plans of this process are remembered") {
   CHECK(cached_window_plan(b, edges, needed, 77) == first);
   CHECK(calls == once);
   CHECK(cached_window_plan(b, edges, needed, 78) != first);
-  CHECK(first->local.size() == 2);
+  CHECK(first->images.size() == 2);
   CHECK(cached_redistribution_plan(a, a) == cached_redistribution_plan(a, a));
   CHECK_THROWS_AS(cached_window_plan(Layout::replicated(Mesh::single(5), {6}), edges, needed, 1),
                   LayoutError);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tessera/core/tensor.hpp>
 #include <tessera/parallel/window_plan.hpp>
@@ -12,9 +13,10 @@
 
 namespace tessera::test {
 
-using parallel::Cell;
 using parallel::ExchangePlan;
+using parallel::Image;
 using parallel::NeededFunction;
+using parallel::Parcel;
 
 struct WindowCase {
   Layout layout;
@@ -57,13 +59,15 @@ inline std::optional<Index> real_index(const WindowCase& c, const Index& at) {
   return real;
 }
 
-/// Element of `cell.from` shown at virtual position `at`.
-inline Index cell_source(const Cell& cell, const Index& at) {
+/// Element of `image.from` shown at virtual position `at`.
+inline Index image_source(const Image& image, const Index& at) {
   Index from = at;
   for (int d = 0; d < at.size(); ++d) {
-    const std::int64_t i = at[d] - cell.at.lo[d];
-    const int step = cell.step[static_cast<std::size_t>(d)];
-    from[d] = step > 0 ? cell.from.lo[d] + i : step < 0 ? cell.from.hi[d] - 1 - i : cell.from.lo[d];
+    const std::int64_t i = at[d] - image.at.lo[d];
+    const int step = image.step[static_cast<std::size_t>(d)];
+    from[d] = step > 0   ? image.from.lo[d] + i
+              : step < 0 ? image.from.hi[d] - 1 - i
+                         : image.from.lo[d];
   }
   return from;
 }
@@ -84,8 +88,8 @@ inline double global_value(const WindowCase& c, std::int64_t copy, const Index& 
 }
 
 /// What is wrong with the plans of all ranks; empty when nothing is: sends match receives, every
-/// needed element arrives once with the right value, nothing else does, the adjoint is one, and the
-/// bytes are those of what is needed and not owned.
+/// needed virtual element is shown once with the right value, nothing else is, the adjoint is one,
+/// and exactly the real elements that are needed and not owned travel, each once.
 inline std::string check_exchange(const WindowCase& c, const std::vector<ExchangePlan>& plans) {
   const Layout& layout = c.layout;
   const int ranks = layout.mesh().size();
@@ -101,24 +105,26 @@ inline std::string check_exchange(const WindowCase& c, const std::vector<Exchang
                    [&](const Index& i) { own.back()[i] = global_value(c, replica(layout, r), i); });
   }
 
-  // Messages: per pair of ranks the packed cells in order.
-  std::map<std::pair<int, int>, std::vector<std::pair<Cell, std::vector<double>>>> wires;
+  // Messages: per pair of ranks the parcels in order.
+  std::map<std::pair<int, int>, std::vector<std::pair<Box, std::vector<double>>>> wires;
   for (int s = 0; s < ranks; ++s) {
     int last = -1;
-    for (Cell cell : plans[static_cast<std::size_t>(s)].sends) {
-      const int receiver = cell.peer;
+    for (const Parcel& parcel : plans[static_cast<std::size_t>(s)].sends) {
+      const int receiver = parcel.peer;
       if (receiver == s || receiver < last) return str("order of the sends of rank ", s);
       last = receiver;
-      if (!layout.owned(s).contains(cell.from)) return str("rank ", s, " sends what it lacks");
+      if (!layout.owned(s).contains(parcel.box)) return str("rank ", s, " sends what it lacks");
       std::vector<double> packed;
-      for_each_index(cell.from, [&](const Index& i) {
+      for_each_index(parcel.box, [&](const Index& i) {
         packed.push_back(own[static_cast<std::size_t>(s)][i]);
       });
-      cell.peer = s;
-      wires[{s, receiver}].emplace_back(cell, std::move(packed));
+      wires[{s, receiver}].emplace_back(parcel.box, std::move(packed));
     }
   }
 
+  const auto less = [](const Index& a, const Index& b) {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+  };
   std::map<std::pair<std::int64_t, Index>, double, decltype([](const auto& a, const auto& b) {
              if (a.first != b.first) return a.first < b.first;
              return std::lexicographical_compare(a.second.begin(), a.second.end(), b.second.begin(),
@@ -133,7 +139,7 @@ inline std::string check_exchange(const WindowCase& c, const std::vector<Exchang
     Box box = layout.owned(r);
     for (int d = 0; d < dims; ++d) box.set(d, c.needed(d, r));
     if (box.empty()) {
-      if (!plan.receives.empty() || !plan.local.empty()) return str("rank ", r, " needs nothing");
+      if (!plan.receives.empty() || !plan.images.empty()) return str("rank ", r, " needs nothing");
       continue;
     }
     Array value(box);
@@ -146,46 +152,50 @@ inline std::string check_exchange(const WindowCase& c, const std::vector<Exchang
     for_each_index(in_place, [&](const Index& i) { put(i, own[static_cast<std::size_t>(r)][i]); });
     std::int64_t shown = in_place.volume();
 
-    std::vector<Cell> cells = plan.receives;
-    cells.insert(cells.end(), plan.local.begin(), plan.local.end());
     Array y(box);
     std::int64_t position = 0;
     for (double& v : y.values) v = noise(c.seed + 1, {r, position++});
+    std::vector<Array> arrived;
+    std::vector<Array> sums;  // the adjoint's parcels
     int last = -1;
-    for (std::size_t k = 0; k < cells.size(); ++k) {
-      const Cell& cell = cells[k];
-      const bool local = k >= plan.receives.size();
-      if (!box.contains(cell.at)) return str("rank ", r, " gets what it does not need");
-      shown += cell.at.volume();
-      std::vector<double> packed;
-      if (local) {
-        if (cell.peer != r) return str("a local cell of rank ", r, " names another rank");
-        for_each_index(cell.from, [&](const Index& i) {
-          packed.push_back(own[static_cast<std::size_t>(r)][i]);
-        });
-      } else {
-        if (cell.peer == r || cell.peer < last) return str("order of the receives of rank ", r);
-        last = cell.peer;
-        auto& wire = wires[{cell.peer, r}];
-        std::size_t& next = taken[{cell.peer, r}];
-        if (next == wire.size()) return str("rank ", cell.peer, " sends too little to ", r);
-        if (!(wire[next].first == cell)) return str("ranks ", cell.peer, " and ", r, " differ");
-        packed = wire[next++].second;
+    for (const Parcel& parcel : plan.receives) {
+      if (parcel.peer == r || parcel.peer < last) return str("order of the receives of rank ", r);
+      last = parcel.peer;
+      auto& wire = wires[{parcel.peer, r}];
+      std::size_t& next = taken[{parcel.peer, r}];
+      if (next == wire.size()) return str("rank ", parcel.peer, " sends too little to ", r);
+      if (!(wire[next].first == parcel.box)) {
+        return str("ranks ", parcel.peer, " and ", r, " differ");
       }
-      // The adjoint: values at virtual positions, summed per element of the cell, then added by the
-      // owner.
-      Array from(cell.from);
-      Array sums(cell.from);
-      from.values = packed;
-      for_each_index(cell.at, [&](const Index& at) {
-        const Index source = cell_source(cell, at);
-        put(at, from[source]);
-        sums[source] += y[at];
-      });
-      for_each_index(cell.from, [&](const Index& i) {
-        gradient[static_cast<std::size_t>(cell.peer)][i] += sums[i];
+      arrived.emplace_back(parcel.box).values = wire[next++].second;
+      sums.emplace_back(parcel.box);
+    }
+    // Adjoint: values at virtual positions, summed per element, then added by the owner.
+    std::set<Index, decltype(less)> seen(less);
+    for (const Image& image : plan.images) {
+      if (!box.contains(image.at)) return str("rank ", r, " shows what it does not need");
+      if (image.parcel >= static_cast<int>(plan.receives.size())) return "an image of no parcel";
+      shown += image.at.volume();
+      const bool local = image.parcel < 0;
+      const auto k = static_cast<std::size_t>(std::max(image.parcel, 0));
+      const Box held = local ? layout.owned(r) : plan.receives[k].box;
+      if (!held.contains(image.from)) return str("an image of rank ", r, " leaves its parcel");
+      for_each_index(image.at, [&](const Index& at) {
+        const Index source = image_source(image, at);
+        put(at, (local ? own[static_cast<std::size_t>(r)] : arrived[k])[source]);
+        (local ? gradient[static_cast<std::size_t>(r)] : sums[k])[source] += y[at];
+        if (!local) seen.insert(source);
       });
     }
+    std::int64_t travelled = 0;
+    for (std::size_t k = 0; k < plan.receives.size(); ++k) {
+      const Parcel& parcel = plan.receives[k];
+      travelled += parcel.box.volume();
+      for_each_index(parcel.box, [&](const Index& i) {
+        gradient[static_cast<std::size_t>(parcel.peer)][i] += sums[k][i];
+      });
+    }
+    if (travelled != static_cast<std::int64_t>(seen.size())) return str("bytes of rank ", r);
 
     std::int64_t existing = 0;
     for_each_index(box, [&](const Index& at) {

@@ -74,8 +74,7 @@ RowRoute make_route(const char* op, const Tensor& index, const Layout& rows, Axi
   for (const std::int64_t c : route.serve_counts) total += c;
   route.served.resize(static_cast<std::size_t>(total));
   parallel::all_to_all(route.group, ordered.data(), bytes_of(route.want_counts),
-                       route.served.data(), bytes_of(route.serve_counts),
-                       {op, rows, {}})
+                       route.served.data(), bytes_of(route.serve_counts), {op, rows, {}})
       .wait();
   const std::int64_t first = rows.local_box().lo[0];
   for (std::int64_t& row : route.served) row -= first;

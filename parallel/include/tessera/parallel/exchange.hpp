@@ -34,7 +34,7 @@ class WindowExchange {
   void wait() { request_.wait(); }
 
   /// Disjoint pieces in virtual coordinates that hold all that exists of `plan->needed`: the owned
-  /// piece, the ghosts in plan order (valid after wait()), the local images. Mirrored and repeated
+  /// piece, then the images in plan order (ghosts valid after wait()). Mirrored and repeated
   /// ones have strides that are negative or 0.
   std::span<const Piece> pieces(int input = 0) const;
 
@@ -56,11 +56,11 @@ struct AdjointInput {
 };
 
 /// The transpose of a WindowExchange: values given in virtual coordinates where the plan puts its
-/// cells are added to the elements they are images of, on the ranks that own those.
+/// images are added to the elements that those show, on the ranks that own them.
 ///
-/// Sums have a fixed order: what one cell was given in the order of the calls of add(); then, at
-/// the owner, cells by sending rank and plan order. bf16 is rounded after each addition. All
-/// buffers lie on `info.device`.
+/// Sums have a fixed order: what one parcel was given in the order of the calls of add() and of its
+/// images; then, at the owner, parcels by sending rank and plan order. bf16 is rounded after each
+/// addition. All buffers lie on `info.device`.
 class AdjointExchange {
  public:
   AdjointExchange(const Mesh& mesh,
@@ -68,7 +68,7 @@ class AdjointExchange {
                   const CallInfo& info = {});
   AdjointExchange(const Mesh& mesh, const AdjointInput& input, const CallInfo& info = {});
 
-  /// Adds the part of `values` (the box `region` in virtual coordinates) that lies in cells. The
+  /// Adds the part of `values` (the box `region` in virtual coordinates) that lies in images. The
   /// part that this rank owns in place is left to the caller, that outside the domain under
   /// EdgeRule::kZero is dropped.
   void add(const Box& region, const View& values, int input = 0);
@@ -82,9 +82,9 @@ class AdjointExchange {
  private:
   struct Input {
     std::shared_ptr<const ExchangePlan> plan;
-    std::vector<Piece> sums;    ///< cells in virtual coordinates: receives, then local
-    std::vector<View> local;    ///< the same memory in real coordinates, per cell of plan->local
-    std::vector<View> arrived;  ///< per cell of plan->sends
+    std::vector<Piece> sums;    ///< per image, in virtual coordinates
+    std::vector<Piece> local;   ///< those of the own part, in real coordinates
+    std::vector<View> arrived;  ///< per parcel of plan->sends
   };
   Mesh mesh_;
   CallInfo info_;

@@ -27,31 +27,35 @@ struct Segment {
 /// segment. Throws ShapeError when the rule asks for an element of an empty dimension.
 std::vector<Segment> window_segments(Interval need, const Bounds& bounds, EdgeRule edge);
 
-/// A box that one rank shows to another, or (an image made by an edge rule) to itself.
-struct Cell {
+/// A box of elements that travels between two ranks; each element once, however often it is seen.
+struct Parcel {
   int peer = 0;  ///< mesh rank on the other side
-  Box at;        ///< virtual coordinates on the receiver
-  Box from;      ///< real coordinates on the owner; extent 1 where step 0
-  std::array<std::int8_t, kMaxDims> step{};  ///< per dimension +1, -1 (mirrored) or 0 (repeated)
-
-  /// Elements that travel.
-  std::int64_t elements() const { return from.volume(); }
-  friend bool operator==(const Cell&, const Cell&) = default;
+  Box box;       ///< real coordinates, inside the sender's part
+  friend bool operator==(const Parcel&, const Parcel&) = default;
 };
 
-/// What one rank receives, sends and mirrors so that it can read its virtual box `needed` of a
-/// tensor of which it owns `owned`. What it needs and owns in place is in no cell.
+/// A box of virtual coordinates and the elements that it shows.
+struct Image {
+  int parcel = -1;  ///< index into the receives; -1: elements of this rank's own part
+  Box at;           ///< virtual coordinates
+  Box from;         ///< real coordinates; extent 1 where step 0
+  std::array<std::int8_t, kMaxDims> step{};  ///< per dimension +1, -1 (mirrored) or 0 (repeated)
+  friend bool operator==(const Image&, const Image&) = default;
+};
+
+/// What one rank receives and sends, and where it sees it, so that it can read its virtual box
+/// `needed` of a tensor of which it owns `owned`. What it needs and owns in place is in no image.
 ///
-/// Receives and sends are sorted by peer, then by virtual position (row-major over segments), so
-/// the cells that r receives from s are, in order, those that s sends to r. All cells of one peer
-/// make one message.
+/// Exactly the elements that are needed and not owned travel. Receives and sends are sorted by
+/// peer, then by position (row-major), so the parcels that r receives from s are, in order, those
+/// that s sends to r. All parcels of one peer make one message.
 struct ExchangePlan {
   Shape global;
   Box owned;
   Box needed;
-  std::vector<Cell> receives;
-  std::vector<Cell> sends;
-  std::vector<Cell> local;
+  std::vector<Parcel> receives;
+  std::vector<Parcel> sends;
+  std::vector<Image> images;  ///< disjoint
 
   bool communicates() const { return !receives.empty() || !sends.empty(); }
   std::int64_t receive_bytes(DType dtype) const;
@@ -70,7 +74,7 @@ using NeededFunction = std::function<Interval(int dim, int rank)>;
 /// `edges` has one rule per dimension. `needed(d, r)` may reach below 0 and beyond the shape; for a
 /// dimension without a window it is the owned interval. It may depend on r only through the axes
 /// that split dimension d of the input and those that split no dimension of it: then the plan is
-/// the product of one list per dimension, and costs O(sum of parts + cells of this rank).
+/// the product of one list per dimension, and costs O(sum of parts + images of this rank).
 /// Axes that do not split the input keep to themselves (owners have the receiver's coordinates).
 ExchangePlan plan_window(const Layout& input,
                          std::span<const EdgeRule> edges,
