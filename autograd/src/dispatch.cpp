@@ -8,6 +8,7 @@
 #include <tessera/parallel/redistribute.hpp>
 
 #include "placement.hpp"
+#include "profile_op.hpp"
 #include "tape.hpp"
 #include "verbose.hpp"
 #include "window_call.hpp"
@@ -204,15 +205,10 @@ Outputs execute(const OpDef& op,
   return outputs;
 }
 
-}  // namespace
-
-AnomalyMode::AnomalyMode() : previous_(anomaly_mode) { anomaly_mode = true; }
-AnomalyMode::~AnomalyMode() { anomaly_mode = previous_; }
-
-Outputs dispatch(const OpDef& op,
-                 std::span<const Tensor> inputs,
-                 const ArgsRef& args,
-                 const Layout& like) {
+Outputs run_op(const OpDef& op,
+               std::span<const Tensor> inputs,
+               const ArgsRef& args,
+               const Layout& like) {
   // Held: a call inside `local` or `run` may take the same place in the table.
   const Ref<Decision> decision = find_decision(op, inputs, args, like);
   Outputs outputs;
@@ -235,6 +231,24 @@ Outputs dispatch(const OpDef& op,
   }
   if (anomaly_mode) check_anomaly(op, inputs, outputs);
   record(op, inputs, args, outputs);
+  return outputs;
+}
+
+}  // namespace
+
+AnomalyMode::AnomalyMode() : previous_(anomaly_mode) { anomaly_mode = true; }
+AnomalyMode::~AnomalyMode() { anomaly_mode = previous_; }
+
+Outputs dispatch(const OpDef& op,
+                 std::span<const Tensor> inputs,
+                 const ArgsRef& args,
+                 const Layout& like) {
+  const Profile* const recording = profile();
+  if (recording == nullptr || !recording->records_ops()) [[likely]]
+    return run_op(op, inputs, args, like);
+  const auto start = Profile::Clock::now();
+  Outputs outputs = run_op(op, inputs, args, like);
+  profile_op(op, start, inputs, args, outputs);
   return outputs;
 }
 

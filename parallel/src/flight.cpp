@@ -49,6 +49,36 @@ void remove(Request::Flight& flight) {
   active.pop_back();
 }
 
+/// Whom a call concerns, for a profile.
+std::vector<ProfilePeer> peers_of(const Call& call) {
+  std::vector<ProfilePeer> peers;
+  if (call.kind == CallKind::kSend || call.kind == CallKind::kRecv) {
+    peers.push_back({call.peer, call.in_counts.front()});
+  } else if (call.kind == CallKind::kExchange) {
+    for (const Send& send : call.sends) peers.push_back({send.peer, send.bytes});
+    for (const Recv& recv : call.recvs) peers.push_back({recv.peer, recv.bytes});
+  } else {
+    for (const int process : call.group.processes()) peers.push_back({process, 0});
+  }
+  return peers;
+}
+
+void profile_transfer(const Request::Flight& flight) {
+  Profile& p = *profile();
+  const double start = p.seconds(flight.started);
+  if (start < 0.0) return;  // it began before the profile
+  p.add({.kind = ProfileKind::kTransfer,
+         .name = name(flight.record.kind),
+         .start = start,
+         .seconds = p.seconds(Clock::now()) - start,
+         .bytes = flight.operation->bytes(),
+         .sequence = flight.record.sequence,
+         .detail = p.text(flight.record.info.op),
+         .first_peer = static_cast<std::uint32_t>(p.peers().size()),
+         .peer_count = static_cast<std::uint32_t>(flight.peers.size())});
+  for (const ProfilePeer& peer : flight.peers) p.add_peer(peer);
+}
+
 // Tests all flights; those that end leave the list.
 void advance_all() {
   auto& active = state().active;
@@ -78,6 +108,7 @@ bool Request::Flight::advance() {
     counters.bytes += operation->bytes();
     counters.overlapped_seconds += std::max(0.0, seconds_since(started) - waited);
     if (recent(record.sequence).sequence == record.sequence) recent(record.sequence).done = true;
+    if (profile() != nullptr) profile_transfer(*this);
   }
   // After an error MPI may still write to the buffers.
   if (!error) {
@@ -94,6 +125,7 @@ void wait_for(Request::Flight& flight, double timeout) {
     struct Waiting {
       Request::Flight& flight;
       const Request::Flight* outer;
+      double cpu_start = profile() != nullptr ? process_cpu_seconds() : 0.0;
       Clock::time_point start = Clock::now();
       ~Waiting() {
         state().awaited = outer;
@@ -101,6 +133,15 @@ void wait_for(Request::Flight& flight, double timeout) {
         flight.waited += seconds;
         if (flight.counted) {
           state().stats.kinds[static_cast<std::size_t>(flight.record.kind)].wait_seconds += seconds;
+          if (Profile* const p = profile()) {
+            p->add({.kind = ProfileKind::kWait,
+                    .name = name(flight.record.kind),
+                    .start = p->seconds(start),
+                    .seconds = seconds,
+                    .cpu_seconds = process_cpu_seconds() - cpu_start,
+                    .sequence = flight.record.sequence,
+                    .detail = p->text(flight.record.info.op)});
+          }
         }
       }
     };
@@ -235,6 +276,7 @@ class Starter {
     auto flight = make_ref<Request::Flight>();
     flight->record = std::move(record);
     flight->started = Clock::now();
+    if (profile() != nullptr) flight->peers = peers_of(call);
     flight->operation = transport(call.info.device.kind).start(call);
     if (!flight->advance()) {
       flight->place = s.active.size();

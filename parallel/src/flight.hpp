@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <tessera/core/profile.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/stats.hpp>
 #include <vector>
@@ -40,6 +41,7 @@ struct Request::Flight : RefCounted {
   std::vector<Ref<const RefCounted>> kept;
   Clock::time_point started;
   double waited = 0;
+  std::vector<ProfilePeer> peers;  // while a profile records
   std::exception_ptr error;
   bool finished = false;
   bool counted = true;    ///< the messages of the check mode are not

@@ -35,6 +35,14 @@ std::optional<View> optional_view(const Piece& piece) {
   return piece.view.data == nullptr ? std::nullopt : std::optional<View>(piece.view);
 }
 
+/// Products of a call whose `side` (y, or its gradient) takes part in one product per tap and
+/// channel of x in its group.
+double products(const ConvArgs& args, const Piece& side, std::int64_t channels_per_group) {
+  double count = static_cast<double>(side.view.size() * channels_per_group);
+  for (int d = 0; d < args.dims(); ++d) count *= static_cast<double>(args.kernel[d]);
+  return 2.0 * count;
+}
+
 /// Channels per group of the tensors of a call: boundaries of one follow from those of another
 /// through whole groups.
 struct GroupWidths {
@@ -138,18 +146,23 @@ void conv_vjp(VjpContext& context) {
     context.set(2, sum_to(g, context.input_layout(2).shape()));
 }
 
-const OpDef conv_op = {.name = "conv",
-                       .infer = infer_conv,
-                       .signatures = conv_signatures,
-                       .windows = conv_windows,
-                       .local =
-                           [](const LocalCall& call) {
-                             kernels::conv_forward(geometry(call.as<ConvArgs>()), call.in[0],
-                                                   call.in[1].view, optional_view(call.in[2]),
-                                                   call.out[0]);
-                           },
-                       .vjp = conv_vjp,
-                       .saved_inputs = 0b011};
+const OpDef conv_op = {
+    .name = "conv",
+    .infer = infer_conv,
+    .signatures = conv_signatures,
+    .windows = conv_windows,
+    .local =
+        [](const LocalCall& call) {
+          kernels::conv_forward(geometry(call.as<ConvArgs>()), call.in[0], call.in[1].view,
+                                optional_view(call.in[2]), call.out[0]);
+        },
+    .vjp = conv_vjp,
+    .saved_inputs = 0b011,
+    .cost =
+        [](const LocalCall& call) {
+          const auto& args = call.as<ConvArgs>();
+          return products(args, call.out[0], call.in[0].view.shape.back() / args.groups);
+        }};
 
 // ---- input_grad: (dy, w, bias) -> dx; the bias is that of a transposed convolution ----
 
@@ -257,19 +270,23 @@ void input_grad_vjp(VjpContext& context) {
     context.set(2, sum_to(h, context.input_layout(2).shape()));
 }
 
-const OpDef input_grad_op = {.name = "conv_transpose",
-                             .infer = infer_input_grad,
-                             .signatures = input_grad_signatures,
-                             .windows = input_grad_windows,
-                             .folds = input_grad_folds,
-                             .local =
-                                 [](const LocalCall& call) {
-                                   kernels::conv_input_grad(geometry(call.as<ConvArgs>()),
-                                                            call.in[0], call.in[1].view,
-                                                            call.out[0], optional_view(call.in[2]));
-                                 },
-                             .vjp = input_grad_vjp,
-                             .saved_inputs = 0b011};
+const OpDef input_grad_op = {
+    .name = "conv_transpose",
+    .infer = infer_input_grad,
+    .signatures = input_grad_signatures,
+    .windows = input_grad_windows,
+    .folds = input_grad_folds,
+    .local =
+        [](const LocalCall& call) {
+          kernels::conv_input_grad(geometry(call.as<ConvArgs>()), call.in[0], call.in[1].view,
+                                   call.out[0], optional_view(call.in[2]));
+        },
+    .vjp = input_grad_vjp,
+    .saved_inputs = 0b011,
+    .cost =
+        [](const LocalCall& call) {
+          return products(call.as<ConvArgs>(), call.in[0], call.in[1].view.shape.back());
+        }};
 
 // ---- weight_grad: (x, dy) -> dw ----
 
@@ -340,19 +357,23 @@ void weight_grad_vjp(VjpContext& context) {
         1, conv_product(context.input(0), h, with_size(args, context.input_layout(1).shape())));
 }
 
-const OpDef weight_grad_op = {.name = "conv_weight_grad",
-                              .infer = infer_weight_grad,
-                              .signatures = weight_grad_signatures,
-                              .windows = conv_windows,
-                              .work = 1,
-                              .local =
-                                  [](const LocalCall& call) {
-                                    kernels::conv_weight_grad(geometry(call.as<ConvArgs>()),
-                                                              call.in[0], call.in[1],
-                                                              call.out[0].view, call.accumulate);
-                                  },
-                              .vjp = weight_grad_vjp,
-                              .saved_inputs = 0b11};
+const OpDef weight_grad_op = {
+    .name = "conv_weight_grad",
+    .infer = infer_weight_grad,
+    .signatures = weight_grad_signatures,
+    .windows = conv_windows,
+    .work = 1,
+    .local =
+        [](const LocalCall& call) {
+          kernels::conv_weight_grad(geometry(call.as<ConvArgs>()), call.in[0], call.in[1],
+                                    call.out[0].view, call.accumulate);
+        },
+    .vjp = weight_grad_vjp,
+    .saved_inputs = 0b11,
+    .cost =
+        [](const LocalCall& call) {
+          return products(call.as<ConvArgs>(), call.in[1], call.out[0].view.shape.back());
+        }};
 
 Tensor conv_product(const Tensor& x, const Tensor& w, const ConvArgs& args) {
   return call(conv_op, {x, w, Tensor()}, args);

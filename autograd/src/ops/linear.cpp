@@ -23,6 +23,11 @@ void check_floating(const char* op, DType dtype) {
     throw DTypeError(str(op, ": element type ", name(dtype), " is not floating. Cast it first."));
 }
 
+/// Floating-point operations when each element of `side` takes part in `each` products.
+double products(const Piece& side, std::int64_t each) {
+  return 2.0 * static_cast<double>(side.view.size() * each);
+}
+
 // ---- linear ----
 
 struct LinearArgs {
@@ -127,7 +132,10 @@ const OpDef linear_op = {.name = "linear",
                          .signatures = linear_signatures,
                          .local = linear_local,
                          .vjp = linear_vjp,
-                         .saved_inputs = 0b011};
+                         .saved_inputs = 0b011,
+                         .cost = [](const LocalCall& call) {
+                           return products(call.out[0], call.in[0].view.shape.back());
+                         }};
 
 // ---- outer_sum ----
 
@@ -162,23 +170,23 @@ void outer_sum_signatures(const Problem& problem, const AxisGroup&, std::vector<
                    .bounds = {}});
 }
 
-const OpDef outer_sum_op = {.name = "outer_sum",
-                            .infer = infer_outer_sum,
-                            .signatures = outer_sum_signatures,
-                            .local =
-                                [](const LocalCall& call) {
-                                  kernels::outer_sum(1.0, call.in[0].view, call.in[1].view, 0.0,
-                                                     call.out[0].view);
-                                },
-                            .vjp =
-                                [](VjpContext& context) {
-                                  const Tensor g = context.grad();
-                                  if (context.needs(0))
-                                    context.set(0, linear_product(context.input(1), g, false));
-                                  if (context.needs(1))
-                                    context.set(1, linear_product(context.input(0), g, true));
-                                },
-                            .saved_inputs = 0b11};
+const OpDef outer_sum_op = {
+    .name = "outer_sum",
+    .infer = infer_outer_sum,
+    .signatures = outer_sum_signatures,
+    .local =
+        [](const LocalCall& call) {
+          kernels::outer_sum(1.0, call.in[0].view, call.in[1].view, 0.0, call.out[0].view);
+        },
+    .vjp =
+        [](VjpContext& context) {
+          const Tensor g = context.grad();
+          if (context.needs(0)) context.set(0, linear_product(context.input(1), g, false));
+          if (context.needs(1)) context.set(1, linear_product(context.input(0), g, true));
+        },
+    .saved_inputs = 0b11,
+    .cost =
+        [](const LocalCall& call) { return products(call.in[0], call.in[1].view.shape.back()); }};
 
 // ---- matmul ----
 
@@ -299,7 +307,12 @@ const OpDef matmul_op = {.name = "matmul",
                          .signatures = matmul_signatures,
                          .local = matmul_local,
                          .vjp = matmul_vjp,
-                         .saved_inputs = 0b11};
+                         .saved_inputs = 0b11,
+                         .cost = [](const LocalCall& call) {
+                           const View& a = call.in[0].view;
+                           const Factor f(a.dims(), call.as<MatmulArgs>().transpose_a != 0);
+                           return products(call.out[0], a.shape[f.columns]);
+                         }};
 
 }  // namespace
 

@@ -190,6 +190,9 @@ struct OpDef {
   /// Linear in its only input and made of no arithmetic (cast, permute, slice, redistribute):
   /// Partial gradients of parameters pass through it unreduced.
   bool linear_view = false;
+  /// Floating-point operations that `local` takes for these pieces (only their sizes are read), for
+  /// profiles. Null: the op moves memory, and the bytes it reads and writes are what counts.
+  double (*cost)(const LocalCall&) = nullptr;
 };
 
 /// The outputs of one call.
