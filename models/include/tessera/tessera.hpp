@@ -14,6 +14,7 @@
 #include <tessera/autograd/ops/random.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/models/solvers.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
