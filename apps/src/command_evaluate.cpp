@@ -1,0 +1,19 @@
+#include <memory>
+
+#include "commands.hpp"
+#include "evaluate_unet.hpp"
+
+namespace tessera::app {
+
+void add_evaluate(CLI::App& program, Command& chosen) {
+  CLI::App* const command = program.add_subcommand(
+      "evaluate",
+      "Score a run's model and plain interpolation on the held-out part; writes "
+      "RUN/evaluation.json and RUN/prediction.png.");
+  const auto options = std::make_shared<EvaluateOptions>();
+  command->add_option("run", options->run, "Directory of the run.")->required();
+  command->add_option("--mesh", options->mesh, kMeshHelp);
+  command->callback([options, &chosen] { chosen = [options] { return evaluate_unet(*options); }; });
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <memory>
+
+#include "commands.hpp"
+#include "train_unet.hpp"
+#include "unet_run.hpp"
+
+namespace tessera::app {
+
+void add_settings(CLI::App& command,
+                  const io::Settings& settings,
+                  std::map<std::string, std::string>& given) {
+  for (const io::Settings::Entry& e : settings.entries()) {
+    const std::size_t dot = e.key.find('.');
+    std::string name = e.key == "data.file" ? "data" : e.key.substr(dot + 1);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const std::string section = e.key.substr(0, dot);
+    std::string help = e.help;
+    if (!e.standard.empty()) help += " [" + e.standard + "]";
+    command
+        .add_option_function<std::string>(
+            "--" + name, [&given, key = e.key](const std::string& text) { given[key] = text; },
+            help)
+        ->take_last()
+        ->type_name(e.choices.empty() ? e.type : CLI::detail::join(e.choices, "|"))
+        ->group(section == "data"    ? "Data"
+                : section == "model" ? "Model"
+                                     : "Training");
+  }
+}
+
+void add_train(CLI::App& program, Command& chosen) {
+  CLI::App* const train = program.add_subcommand("train", "Train a model.");
+  train->require_subcommand(1);
+  CLI::App* const unet = train->add_subcommand("unet",
+                                               "Train a U-Net to refine a field: its input is the "
+                                               "field coarsened by block means, its output "
+                                               "the field itself.");
+  struct State {
+    UNetSettings settings;
+    io::Settings all;
+    TrainOptions options;
+    std::string config;
+    std::map<std::string, std::string> given;
+  };
+  const auto state = std::make_shared<State>();
+  state->settings.declare(state->all);
+  unet->add_option("--out", state->options.out, "Directory of the run.")->required();
+  unet->add_option("--mesh", state->options.mesh, kMeshHelp);
+  unet->add_option(
+      "--config", state->config,
+      "TOML file with settings (the run writes one); options given here go before it.");
+  unet->add_flag("--resume", state->options.resume,
+                 "Continue the run in --out with the settings it was started with.");
+  unet->add_option("--checkpoint-every", state->options.checkpoint_every,
+                   "Steps between two checkpoints.")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  add_settings(*unet, state->all, state->given);
+  unet->callback([state, &chosen] {
+    chosen = [state] {
+      if (state->options.resume) state->all.load(RunFiles{state->options.out}.config());
+      if (!state->config.empty()) state->all.load(state->config);
+      for (const auto& [key, text] : state->given) state->all.set(key, text);
+      if (state->settings.file.empty()) {
+        throw UsageError("train: no data. Give the NetCDF file with --data.");
+      }
+      return train_unet(state->settings, state->options);
+    };
+  });
+}
+
+}  // namespace tessera::app

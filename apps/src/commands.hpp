@@ -1,0 +1,32 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <map>
+#include <string>
+#include <tessera/nn/io/settings.hpp>
+
+// Each command declares its options in a file of its own, command_<name>.cpp, and is added to the
+// program in main.cpp.
+namespace tessera::app {
+
+/// What was chosen on the command line; returns the exit code.
+using Command = std::function<int()>;
+
+void add_train(CLI::App& program, Command& chosen);
+void add_evaluate(CLI::App& program, Command& chosen);
+void add_predict(CLI::App& program, Command& chosen);
+void add_info(CLI::App& program, Command& chosen);
+
+/// Help of --mesh.
+inline constexpr const char* kMeshHelp =
+    "Axes and sizes, e.g. h=2,w=2: 'data' shares out samples, the other axes cut the field along "
+    "its dimensions in turn. Default: all processes cut the first dimension.";
+
+/// An option for each setting: `training.weight_decay` is --weight-decay. What is given goes to
+/// `given`, by key.
+void add_settings(CLI::App& command,
+                  const io::Settings& settings,
+                  std::map<std::string, std::string>& given);
+
+}  // namespace tessera::app
