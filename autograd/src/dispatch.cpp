@@ -63,7 +63,7 @@ Ref<Decision> decide(const OpDef& op,
                      const Key& key) {
   Ref<Decision> decision(new Decision);
   decision->key = key;
-  decision->args = ArgBlob(args.data, args.bytes);
+  decision->args.assign(args.data, args.bytes);
   decision->like = like;
   std::vector<DType> dtypes;
   Mesh mesh = like.defined() ? like.mesh() : Mesh();
@@ -119,9 +119,13 @@ const Ref<Decision>& find_decision(const OpDef& op,
   return slot;
 }
 
-Piece piece_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {x.local(), x.local_box(), x.shape()};
+template <int N>
+void append_piece(InlineVector<Piece, N>& pieces, const Tensor& x) {
+  if (x.defined()) {
+    pieces.emplace_back(x.local(), x.local_box(), x.shape());
+  } else {
+    pieces.emplace_back();
+  }
 }
 
 bool all_finite(const View& view) {
@@ -166,8 +170,8 @@ Outputs execute(const OpDef& op,
   const AllocationScope scope(op.name);
   const std::size_t outputs_count = decision.metas.size();
   Outputs outputs;
-  std::array<Piece, kMaxInputs> in;
-  for (std::size_t i = 0; i < inputs.size(); ++i) in[i] = piece_of(inputs[i]);
+  InlineVector<Piece, kMaxInputs> in;
+  for (const Tensor& x : inputs) append_piece(in, x);
   const std::span<const Piece> in_pieces(in.data(), inputs.size());
 
   if (op.alias != nullptr) {
@@ -194,8 +198,8 @@ Outputs execute(const OpDef& op,
     decision.placed.run(context);
     return outputs;
   }
-  std::array<Piece, kMaxOutputs> out;
-  for (std::size_t j = 0; j < outputs_count; ++j) out[j] = piece_of(outputs[static_cast<int>(j)]);
+  InlineVector<Piece, kMaxOutputs> out;
+  for (std::size_t j = 0; j < outputs_count; ++j) append_piece(out, outputs[static_cast<int>(j)]);
   const std::span<const Piece> out_pieces(out.data(), outputs_count);
   if (decision.windows) {
     decision.windows->run(op, args, in_pieces, out_pieces);

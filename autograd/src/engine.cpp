@@ -14,7 +14,10 @@ class NodeContext final : public VjpContext {
   NodeContext(const Ref<Node>& node,
               std::vector<Tensor> grads,
               const std::unordered_set<const Node*>* wanted)
-      : node_(node), grads_(std::move(grads)), wanted_(wanted), results_(node->inputs.size()) {}
+      : node_(node),
+        grads_(std::move(grads)),
+        wanted_(wanted),
+        results_(static_cast<std::size_t>(node->inputs.size())) {}
 
   const void* args() const override { return node_->args.data(); }
   const void* dynamic() const override { return node_->dynamic.data(); }
@@ -28,7 +31,7 @@ class NodeContext final : public VjpContext {
     const SavedTensor& saved = node_->outputs[static_cast<std::size_t>(j)].saved;
     check(saved, "output", j);
     Tensor y = saved.tensor.detach();
-    y.set_gradient_state(make_ref<GradSlot>(node_, j));
+    y.set_gradient_state(node_, j);
     return y;
   }
   const Layout& input_layout(int i) const override {
@@ -40,7 +43,7 @@ class NodeContext final : public VjpContext {
   DType input_dtype(int i) const override {
     return node_->inputs[static_cast<std::size_t>(i)].dtype;
   }
-  int input_count() const override { return static_cast<int>(node_->inputs.size()); }
+  int input_count() const override { return node_->inputs.size(); }
   Tensor grad(int j) const override { return grads_[static_cast<std::size_t>(j)]; }
   bool needs(int i) const override {
     const Ref<Node>& producer = node_->inputs[static_cast<std::size_t>(i)].producer;
@@ -59,7 +62,7 @@ class NodeContext final : public VjpContext {
   /// Makes every saved input a tensor of its own on the tape, so that derivatives with respect to
   /// one do not run through another.
   void separate_inputs() {
-    std::vector<Tensor> separated(node_->inputs.size());
+    std::vector<Tensor> separated(static_cast<std::size_t>(node_->inputs.size()));
     for (int i = 0; i < input_count(); ++i) {
       if (node_->inputs[static_cast<std::size_t>(i)].saved.tensor.defined()) {
         separated[static_cast<std::size_t>(i)] = recorded_alias(input(i));
@@ -111,16 +114,11 @@ class Walk {
       : create_graph_(create_graph), release_(release), reduce_(reduce) {}
 
   void seed(const Tensor& output, const Tensor& gradient) {
-    const GradSlot* slot = slot_of(output);
-    if (slot != nullptr) add(slot->node, slot->output, gradient);
+    if (const GradSlot slot = slot_of(output)) add(Ref<Node>(slot.node), slot.output, gradient);
   }
   /// Collects the gradient of `x` instead of letting it reach leaves.
-  void capture(const Tensor& x) {
-    captured_[{slot_of(x)->node->number, slot_of(x)->output}] = Tensor();
-  }
-  Tensor captured(const Tensor& x) const {
-    return captured_.at({slot_of(x)->node->number, slot_of(x)->output});
-  }
+  void capture(const Tensor& x) { captured_[key_of(x)] = Tensor(); }
+  Tensor captured(const Tensor& x) const { return captured_.at(key_of(x)); }
   /// Limits the walk to nodes from which a captured tensor is reached.
   void limit_to(std::unordered_set<const Node*> wanted) {
     wanted_ = std::move(wanted);
@@ -131,7 +129,7 @@ class Walk {
   /// while the walk goes on.
   void count_leaf_uses(const Tensor& root) {
     std::unordered_set<const Node*> seen;
-    std::vector<const Node*> stack{slot_of(root)->node.get()};
+    std::vector<const Node*> stack{slot_of(root).node};
     while (!stack.empty()) {
       const Node* node = stack.back();
       stack.pop_back();
@@ -158,6 +156,10 @@ class Walk {
   }
 
  private:
+  static std::pair<std::uint64_t, int> key_of(const Tensor& x) {
+    return {slot_of(x).node->number, slot_of(x).output};
+  }
+
   struct Waiting {
     Ref<Node> node;
     std::vector<Tensor> grads;  // per output, the sum of what has arrived
@@ -176,7 +178,7 @@ class Walk {
     Waiting& waiting = waiting_[node->number];
     if (!waiting.node) {
       waiting.node = node;
-      waiting.grads.resize(node->outputs.size());
+      waiting.grads.resize(static_cast<std::size_t>(node->outputs.size()));
     }
     const Layout dual = node->outputs[static_cast<std::size_t>(output)].layout.dual();
     const Tensor part =
@@ -278,7 +280,7 @@ std::unordered_set<const Node*> nodes_between(const std::vector<Tensor>& roots,
   std::map<std::uint64_t, Node*> reachable;  // in rising number: producers first
   std::vector<Node*> stack;
   for (const Tensor& root : roots)
-    if (slot_of(root) != nullptr) stack.push_back(slot_of(root)->node.get());
+    if (slot_of(root)) stack.push_back(slot_of(root).node);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
@@ -287,7 +289,7 @@ std::unordered_set<const Node*> nodes_between(const std::vector<Tensor>& roots,
       if (input.producer) stack.push_back(input.producer.get());
   }
   std::unordered_set<const Node*> wanted;
-  for (const Tensor& target : targets) wanted.insert(slot_of(target)->node.get());
+  for (const Tensor& target : targets) wanted.insert(slot_of(target).node);
   for (const auto& [number, node] : reachable) {
     for (const Node::Input& input : node->inputs) {
       if (input.producer && wanted.contains(input.producer.get())) {

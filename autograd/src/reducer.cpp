@@ -124,14 +124,14 @@ void schedule(const Ref<Node>& leaf) {
 }
 
 const Node& leaf_of(const char* op, const Tensor& x) {
-  const GradSlot* slot = slot_of(x);
-  if (slot == nullptr || !slot->node->is_leaf()) {
+  const GradSlot slot = slot_of(x);
+  if (!slot || !slot.node->is_leaf()) {
     throw UsageError(
         str(op, ": ", x.str(),
             " is not a leaf (gradients are kept for leaves only). Call require_grad on it before "
             "use, or use grad()."));
   }
-  return *slot->node;
+  return *slot.node;
 }
 
 }  // namespace
@@ -174,7 +174,7 @@ void finish_gradients() {
 Tensor gradient(const Tensor& leaf) {
   leaf_of("gradient", leaf);
   finish_gradients();
-  return slot_of(leaf)->node->gradient;
+  return slot_of(leaf).node->gradient;
 }
 
 void set_gradient(const Tensor& leaf, const Tensor& value) {
@@ -185,13 +185,13 @@ void set_gradient(const Tensor& leaf, const Tensor& value) {
         str("set_gradient: ", value.str(), " does not fit the leaf ", leaf.str(), "."));
   }
   const NoGrad guard;
-  slot_of(leaf)->node->gradient = redistribute(value, leaf.layout().dual());
+  slot_of(leaf).node->gradient = redistribute(value, leaf.layout().dual());
 }
 
 void clear_gradient(const Tensor& leaf) {
   leaf_of("clear_gradient", leaf);
   finish_gradients();
-  slot_of(leaf)->node->gradient = Tensor();
+  slot_of(leaf).node->gradient = Tensor();
 }
 
 }  // namespace tessera

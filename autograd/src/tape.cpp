@@ -47,16 +47,16 @@ Tensor require_grad(const Tensor& x) {
     throw DTypeError(str("require_grad: ", x.str(),
                          " is not floating (gradients need real numbers). Cast it first."));
   }
-  if (slot_of(x) != nullptr) return x;
+  if (slot_of(x)) return x;
   Ref<Node> node(new Node);
-  node->outputs.push_back({x.layout(), x.dtype(), {}});
+  node->outputs.emplace_back(x.layout(), x.dtype(), SavedTensor{});
   node->leaf_linear = true;
-  x.set_gradient_state(make_ref<GradSlot>(std::move(node), 0));
+  x.set_gradient_state(std::move(node));
   return x;
 }
 
-bool requires_grad(const Tensor& x) { return slot_of(x) != nullptr; }
-bool is_leaf(const Tensor& x) { return slot_of(x) == nullptr || slot_of(x)->node->is_leaf(); }
+bool requires_grad(const Tensor& x) { return static_cast<bool>(slot_of(x)); }
+bool is_leaf(const Tensor& x) { return !slot_of(x) || slot_of(x).node->is_leaf(); }
 
 void record(const OpDef& op,
             std::span<const Tensor> inputs,
@@ -64,37 +64,35 @@ void record(const OpDef& op,
             Outputs& outputs) {
   if (!grads_enabled || op.vjp == nullptr) return;
   bool wanted = false;
-  for (const Tensor& x : inputs) wanted |= x.defined() && slot_of(x) != nullptr;
+  for (const Tensor& x : inputs) wanted |= x.defined() && slot_of(x);
   if (!wanted) return;
 
   Ref<Node> node(new Node);
   node->op = &op;
-  node->args = ArgBlob(args.data, args.bytes);
-  node->dynamic = ArgBlob(args.dynamic, args.dynamic_bytes);
+  node->args.assign(args.data, args.bytes);
+  node->dynamic.assign(args.dynamic, args.dynamic_bytes);
   node->leaf_linear = op.linear_view;
-  node->inputs.resize(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& x = inputs[i];
+    Node::Input& input = node->inputs.emplace_back();
     if (!x.defined()) continue;
-    Node::Input& input = node->inputs[i];
     input.layout = x.layout();
     input.dtype = x.dtype();
-    if (const GradSlot* slot = slot_of(x)) {
-      input.producer = slot->node;
-      input.output = slot->output;
-      node->leaf_linear &= slot->node->leaf_linear;
+    if (const GradSlot slot = slot_of(x)) {
+      input.producer = Ref<Node>(slot.node);
+      input.output = slot.output;
+      node->leaf_linear &= slot.node->leaf_linear;
     }
     if (op.saved_inputs >> i & 1u) input.saved = {x, x.version()};
   }
   for (int j = 0; j < outputs.size(); ++j) {
     const Tensor& y = outputs[j];
-    Node::Output output{y.layout(), y.dtype(), {}};
+    Node::Output& output = node->outputs.emplace_back(y.layout(), y.dtype(), SavedTensor{});
     if (op.saved_outputs >> j & 1u) output.saved = {y.detach(), y.version()};
-    node->outputs.push_back(std::move(output));
   }
   for (int j = 0; j < outputs.size(); ++j) {
     if (!(op.differentiable_outputs >> j & 1u) || !is_floating(outputs[j].dtype())) continue;
-    outputs[j].set_gradient_state(make_ref<GradSlot>(node, j));
+    outputs[j].set_gradient_state(node, j);
   }
 }
 

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <memory>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/op.hpp>
-#include <vector>
+#include <tessera/core/inline_vector.hpp>
 
 namespace tessera {
 
@@ -11,19 +10,24 @@ namespace tessera {
 class ArgBlob {
  public:
   ArgBlob() = default;
-  ArgBlob(const void* data, std::size_t bytes) {
-    std::byte* to = inline_;
-    if (bytes > sizeof inline_) {
-      heap_.reset(new std::byte[bytes]);
-      to = heap_.get();
-    }
-    if (bytes > 0) std::memcpy(to, data, bytes);
+  ArgBlob(const ArgBlob&) = delete;
+  ArgBlob& operator=(const ArgBlob&) = delete;
+  ~ArgBlob() {
+    if (large_ != nullptr) give_object(large_, bytes_);
   }
-  const void* data() const { return heap_ ? heap_.get() : inline_; }
+  void assign(const void* data, std::size_t bytes) {
+    if (bytes > sizeof inline_) {
+      large_ = take_object(bytes);
+      bytes_ = bytes;
+    }
+    if (bytes > 0) std::memcpy(large_ != nullptr ? large_ : inline_, data, bytes);
+  }
+  const void* data() const { return large_ != nullptr ? large_ : inline_; }
 
  private:
-  alignas(16) std::byte inline_[96];
-  std::unique_ptr<std::byte[]> heap_;
+  void* large_ = nullptr;
+  std::size_t bytes_ = 0;  // of `large_`
+  alignas(16) std::byte inline_[64];
 };
 
 /// A value kept for the gradient, with the version that its memory had then.
@@ -37,7 +41,7 @@ struct SavedTensor {
 /// Nodes are numbered in the order of creation, which is the same on every rank; a consumer always
 /// has a larger number than what it consumes, so working in falling order visits each node when all
 /// of its gradients have arrived.
-class Node : public RefCounted {
+class Node : public GradientState, public CachedObject {
  public:
   struct Input {
     Ref<Node> producer;  // null: no gradient flows there
@@ -57,8 +61,8 @@ class Node : public RefCounted {
   const OpDef* op = nullptr;
   ArgBlob args;
   ArgBlob dynamic;
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
+  InlineVector<Input, kMaxInputs> inputs;
+  InlineVector<Output, kMaxOutputs> outputs;
   /// A leaf, or made from leaves by linear views alone: its gradient stays Partial until the leaf
   /// takes the sum.
   bool leaf_linear = false;
@@ -77,17 +81,15 @@ class Node : public RefCounted {
   void dispose() const override;
 };
 
-/// What a tensor knows of the tape: output `output` of `node`.
-class GradSlot : public GradientState {
- public:
-  GradSlot(Ref<Node> n, int o) : node(std::move(n)), output(o) {}
-  Ref<Node> node;
-  int output;
+/// What a tensor knows of the tape: output `output` of `node`; no node: no gradient.
+struct GradSlot {
+  Node* node = nullptr;
+  int output = 0;
+  explicit operator bool() const { return node != nullptr; }
 };
 
-/// The slot of `x`, or null.
-inline const GradSlot* slot_of(const Tensor& x) {
-  return static_cast<const GradSlot*>(x.gradient_state().get());
+inline GradSlot slot_of(const Tensor& x) {
+  return {static_cast<Node*>(x.gradient_state().get()), x.gradient_index()};
 }
 
 /// Records a call whose outputs are computed, if gradients are enabled and one is wanted.

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +10,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/core/mesh.hpp>
-#include <unordered_set>
+#include <thread>
 #include <vector>
 
 namespace tessera {
@@ -17,14 +19,38 @@ namespace {
 
 thread_local const char* current_op = "allocation";
 
-/// Small blocks come in powers of two, larger ones in steps of an eighth of their power, so at
-/// most 12.5 % is lost.
-std::size_t block_size(std::size_t bytes) {
-  if (bytes <= 64) return 64;
-  const int log2 = 63 - __builtin_clzll(bytes - 1);
-  const std::size_t step = bytes <= 4096 ? std::size_t{1} << log2 : std::size_t{1} << (log2 - 3);
-  return (bytes + step - 1) / step * step;
+/// Small blocks come in powers of two from 64 bytes, larger ones in steps of an eighth of their
+/// power, so at most 12.5 % is lost.
+struct SizeClass {
+  std::size_t index;
+  std::size_t bytes;
+};
+constexpr int kSmallest = 6;  // log2
+constexpr int kFirstStepped = 12;
+constexpr std::size_t kClasses = (kFirstStepped - kSmallest) + 1 + 8 * (64 - kFirstStepped);
+
+SizeClass size_class(std::size_t bytes) {
+  if (bytes <= 64) return {0, 64};
+  const int log2 = 63 - __builtin_clzll(bytes - 1);  // 2^log2 < bytes <= 2^(log2 + 1)
+  if (log2 < kFirstStepped)
+    return {static_cast<std::size_t>(log2 + 1 - kSmallest), std::size_t{2} << log2};
+  const std::size_t step = std::size_t{1} << (log2 - 3);
+  const std::size_t eighths = (bytes + step - 1) / step;  // 9..16
+  const auto stepped = static_cast<std::size_t>(log2 - kFirstStepped);
+  return {kFirstStepped - kSmallest + 1 + 8 * stepped + (eighths - 9), eighths * step};
 }
+
+/// A mutex for a few instructions; the pool is nearly always used by one thread.
+class SpinLock {
+ public:
+  void lock() {
+    while (flag_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  void unlock() { flag_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
+};
 
 /// Freed blocks of at least this size go back to the system where keeping them would exceed the
 /// peak.
@@ -40,13 +66,17 @@ AllocationScope::AllocationScope(const char* op) : previous_(current_op) { curre
 AllocationScope::~AllocationScope() { current_op = previous_; }
 
 struct MemoryPool::State {
-  std::mutex mutex;
+  SpinLock mutex;
   Device device;
   const DeviceBackend* backend = nullptr;  // none: the CPU
   MemoryStats stats;
   std::uint64_t serial = 0;
-  std::map<std::size_t, std::vector<std::byte*>> free;
-  std::unordered_set<const Buffer*> live;
+  struct FreeList {
+    std::size_t bytes = 0;
+    std::vector<std::byte*> blocks;
+  };
+  std::array<FreeList, kClasses> free;
+  Buffer* live = nullptr;  // newest first
 
   /// Null when there is no more.
   std::byte* take(std::size_t block) const {
@@ -61,17 +91,19 @@ struct MemoryPool::State {
     }
   }
   void drop_cached() {
-    for (auto& [size, blocks] : free) {
-      for (std::byte* block : blocks) give_back(block);
-      stats.cached_bytes -= static_cast<std::int64_t>(size * blocks.size());
+    for (FreeList& list : free) {
+      for (std::byte* block : list.blocks) give_back(block);
+      stats.cached_bytes -= static_cast<std::int64_t>(list.bytes * list.blocks.size());
+      list.blocks.clear();
     }
-    free.clear();
   }
   [[noreturn]] void out_of_memory(std::size_t bytes) const;
 };
 
 void MemoryPool::State::out_of_memory(std::size_t bytes) const {
-  std::vector<const Buffer*> largest(live.begin(), live.end());
+  std::vector<const Buffer*> largest;
+  for (const Buffer* buffer = live; buffer != nullptr; buffer = buffer->next_)
+    largest.push_back(buffer);
   std::sort(largest.begin(), largest.end(), [](const Buffer* a, const Buffer* b) {
     return a->block_bytes_ != b->block_bytes_ ? a->block_bytes_ > b->block_bytes_
                                               : a->serial_ < b->serial_;
@@ -121,38 +153,43 @@ MemoryPool& MemoryPool::of(Device device) {
 }
 
 Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
-  const std::size_t block = block_size(bytes);
+  const SizeClass wanted_class = size_class(bytes);
+  const auto wanted = static_cast<std::int64_t>(wanted_class.bytes);
   const std::lock_guard lock(state_->mutex);
   MemoryStats& stats = state_->stats;
-  const auto wanted = static_cast<std::int64_t>(block);
   if (stats.limit_bytes > 0 && stats.live_bytes + wanted > stats.limit_bytes)
     state_->out_of_memory(bytes);
 
   std::byte* data = nullptr;
-  if (const auto it = state_->free.find(block); it != state_->free.end() && !it->second.empty()) {
-    data = it->second.back();
-    it->second.pop_back();
+  State::FreeList& list = state_->free[wanted_class.index];
+  if (!list.blocks.empty()) {
+    data = list.blocks.back();
+    list.blocks.pop_back();
     stats.cached_bytes -= wanted;
   } else {
+    list.bytes = wanted_class.bytes;
     if (stats.limit_bytes > 0 &&
         stats.live_bytes + stats.cached_bytes + wanted > stats.limit_bytes) {
       state_->drop_cached();
     }
-    data = state_->take(block);
+    data = state_->take(wanted_class.bytes);
     if (data == nullptr) {
       state_->drop_cached();
-      data = state_->take(block);
+      data = state_->take(wanted_class.bytes);
     }
     if (data == nullptr) state_->out_of_memory(bytes);
   }
   Ref<Buffer> buffer(new Buffer);
   buffer->data_ = data;
   buffer->bytes_ = bytes;
-  buffer->block_bytes_ = block;
+  buffer->block_bytes_ = wanted_class.bytes;
+  buffer->size_class_ = static_cast<std::uint16_t>(wanted_class.index);
   buffer->device_ = state_->device;
   buffer->op_ = current_op;
   buffer->serial_ = ++state_->serial;
-  state_->live.insert(buffer.get());
+  buffer->next_ = state_->live;
+  if (state_->live != nullptr) state_->live->previous_ = buffer.get();
+  state_->live = buffer.get();
   stats.live_bytes += wanted;
   stats.peak_bytes = std::max(stats.peak_bytes, stats.live_bytes);
   ++stats.allocations;
@@ -163,7 +200,8 @@ void MemoryPool::recycle(const Buffer& buffer) {
   const std::lock_guard lock(state_->mutex);
   MemoryStats& stats = state_->stats;
   const auto size = static_cast<std::int64_t>(buffer.block_bytes_);
-  state_->live.erase(&buffer);
+  (buffer.previous_ != nullptr ? buffer.previous_->next_ : state_->live) = buffer.next_;
+  if (buffer.next_ != nullptr) buffer.next_->previous_ = buffer.previous_;
   stats.live_bytes -= size;
   // Large blocks are kept only while they fit under the peak: the process never holds more than it
   // once needed.
@@ -171,7 +209,7 @@ void MemoryPool::recycle(const Buffer& buffer) {
     state_->give_back(buffer.data_);
     return;
   }
-  state_->free[buffer.block_bytes_].push_back(buffer.data_);
+  state_->free[buffer.size_class_].blocks.push_back(buffer.data_);
   stats.cached_bytes += size;
 }
 

@@ -18,6 +18,14 @@ LoopNest make_loop_nest(const char* op, std::span<const View* const> views, bool
                            ". Broadcast them first."));
     }
   }
+  bool dense = true;
+  for (const View* view : views) dense = dense && view->is_dense();
+  if (dense) {
+    nest.dims = 1;
+    nest.total = nest.size[0] = first.size();
+    for (int k = 0; k < operands; ++k) nest.stride[k][0] = 1;
+    return nest;
+  }
   for (int d = 0; d < first.dims(); ++d) {
     nest.total *= first.shape[d];
     if (first.shape[d] == 1) continue;

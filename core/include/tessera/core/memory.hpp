@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tessera/core/object_cache.hpp>
 #include <tessera/core/ref.hpp>
 
 namespace tessera {
@@ -24,7 +25,7 @@ struct MemoryStats {
 };
 
 /// A block of the memory pool. Elements are not initialised. 64-byte aligned.
-class Buffer : public RefCounted {
+class Buffer : public RefCounted, public CachedObject {
  public:
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
@@ -41,7 +42,10 @@ class Buffer : public RefCounted {
   std::size_t block_bytes_ = 0;
   const char* op_ = nullptr;
   std::uint64_t serial_ = 0;
+  Buffer* next_ = nullptr;  // the pool's list of live blocks
+  Buffer* previous_ = nullptr;
   std::uint32_t version_ = 0;
+  std::uint16_t size_class_ = 0;
   Device device_;
 };
 

@@ -71,7 +71,12 @@ class Tensor {
   double at(const Index& index) const;
 
   const Ref<GradientState>& gradient_state() const { return impl_->gradient; }
-  void set_gradient_state(Ref<GradientState> state) const { impl_->gradient = std::move(state); }
+  /// Which of the values that the gradient state stands for this is.
+  int gradient_index() const { return impl_->gradient_index; }
+  void set_gradient_state(Ref<GradientState> state, int index = 0) const {
+    impl_->gradient = std::move(state);
+    impl_->gradient_index = index;
+  }
   /// The same values without a gradient.
   Tensor detach() const;
   /// Identity of the handle's object; views have their own.
@@ -80,12 +85,13 @@ class Tensor {
   std::string str() const;
 
  private:
-  struct Impl : RefCounted {
+  struct Impl : RefCounted, CachedObject {
     Layout layout;
     void* data = nullptr;
     Strides strides;
     Ref<Buffer> buffer;
     Ref<GradientState> gradient;
+    int gradient_index = 0;
     DType dtype = DType::kFloat32;
   };
   explicit Tensor(Ref<Impl> impl) : impl_(std::move(impl)) {}
