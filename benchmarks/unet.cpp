@@ -1,0 +1,322 @@
+// Forward, training step (AdamW) and memory of the UNet beside PyTorch's on as many threads, in
+// turns; of the peer's two memory formats the faster counts. Memory is what one training step adds
+// to the peak of a fresh process that has trained a small model before.
+// Usage: bench_unet [threads] [case substring] [rounds]
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/loss.hpp>
+#include <tessera/core/threads.hpp>
+#include <tessera/models/unet.hpp>
+#include <tessera/nn/optim.hpp>
+#include <vector>
+
+extern char** environ;
+
+namespace {
+
+using namespace tessera;
+
+struct Case {
+  const char* name;
+  int dims;
+  std::int64_t size;
+  std::int64_t base;
+
+  std::string words() const { return str(dims, " ", size, " ", base); }
+};
+
+const Case kCases[] = {{"3-D 64^3", 3, 64, 16}, {"3-D 96^3", 3, 96, 16}, {"2-D 512^2", 2, 512, 16}};
+
+double wave(std::int64_t i, double phase) { return std::sin(phase + 1.7 * static_cast<double>(i)); }
+
+class Job {
+ public:
+  explicit Job(const Case& c)
+      : model_({.dims = c.dims, .base = c.base}, Mesh::self()),
+        adam_(model_.parameters(), {.weight_decay = 0.0}) {
+    for (const auto& [name, parameter] : model_.named_parameters()) {
+      int bytes = 0;
+      for (const char letter : name) bytes += static_cast<unsigned char>(letter);
+      const View v = parameter.value().mutable_local();
+      const bool vector = v.dims() == 1;
+      const double scale =
+          vector ? 0.1 : 1.0 / std::sqrt(static_cast<double>(v.size() / v.shape[0]));
+      const bool gain = vector && name.find("norm") != std::string::npos &&
+                        name.find("weight") != std::string::npos;
+      for (std::int64_t i = 0; i < v.size(); ++i)
+        v.as<float>()[i] = static_cast<float>(scale * wave(i, bytes % 97) + (gain ? 1.0 : 0.0));
+    }
+    Shape shape{1};
+    for (int d = 0; d < c.dims; ++d) shape.push_back(c.size);
+    shape.push_back(1);
+    const auto field = [&](double phase) {
+      const Tensor t = Tensor::empty(Layout::replicated(Mesh::self(), shape));
+      const View v = t.mutable_local();
+      for (std::int64_t i = 0; i < v.size(); ++i)
+        v.as<float>()[i] = static_cast<float>(wave(i, phase));
+      return t;
+    };
+    x_ = field(0.0);
+    target_ = field(1.0);
+  }
+
+  double forward() {
+    const NoGrad guard;
+    return mse_loss(model_(x_), target_).item();
+  }
+  double train() {
+    const Tensor loss = mse_loss(model_(x_), target_);
+    backward(loss);
+    adam_.step();
+    return loss.item();
+  }
+  std::int64_t parameters() {
+    std::int64_t count = 0;
+    for (const nn::Parameter& p : model_.parameters()) count += p.value().numel();
+    return count;
+  }
+
+ private:
+  models::UNet model_;
+  optim::AdamW adam_;
+  Tensor x_, target_;
+};
+
+std::int64_t status(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    std::int64_t kib = 0;
+    if (word == key && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+std::int64_t memory_of(const Case& c) {
+  Job({"", c.dims, 16, c.base}).train();
+  Job job(c);
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts again from here
+  const std::int64_t before = status("VmRSS:");
+  job.train();
+  return status("VmHWM:") - before;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (std::string& word : words) list.push_back(word.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+/// A program that answers each line with one line.
+class Server {
+ public:
+  explicit Server(std::vector<std::string> words) {
+    int down[2], up[2];
+    if (pipe(down) != 0 || pipe(up) != 0) return;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, down[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, up[1], 1);
+    for (const int end : {down[0], down[1], up[0], up[1]})
+      posix_spawn_file_actions_addclose(&actions, end);
+    if (posix_spawnp(&pid_, words[0].c_str(), &actions, nullptr, pointers(words).data(), environ))
+      pid_ = -1;
+    posix_spawn_file_actions_destroy(&actions);
+    close(down[0]);
+    close(up[1]);
+    to_ = fdopen(down[1], "w");
+    from_ = fdopen(up[0], "r");
+  }
+  ~Server() {
+    if (to_ != nullptr) std::fclose(to_);
+    if (from_ != nullptr) std::fclose(from_);
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Empty when the program is gone.
+  std::string read() {
+    char line[256];
+    return from_ != nullptr && std::fgets(line, sizeof line, from_) != nullptr ? line : "";
+  }
+  std::string ask(const std::string& line) {
+    std::fprintf(to_, "%s\n", line.c_str());
+    std::fflush(to_);
+    return read();
+  }
+
+ private:
+  pid_t pid_ = -1;
+  std::FILE* to_ = nullptr;
+  std::FILE* from_ = nullptr;
+};
+
+struct Timing {
+  double seconds = 0;
+  double loss = 0;
+};
+
+Timing timed(Server& peer, const std::string& command) {
+  std::istringstream words(peer.ask(command));
+  std::string name;
+  Timing t;
+  if (!(words >> name >> t.seconds >> name >> t.loss))
+    throw Error(str("bench_unet: the peer did not answer '", command, "'."));
+  return t;
+}
+
+template <class F>
+Timing timed(F&& f) {
+  const auto start = std::chrono::steady_clock::now();
+  const double loss = f();
+  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), loss};
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Row {
+  double ours = 0, peer = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool memory_only = argc > 3 && std::strcmp(argv[1], "memory") == 0;
+  const int threads = argc > 1 ? std::atoi(argv[memory_only ? 2 : 1]) : 2;
+  tessera::set_thread_count(threads);
+  if (memory_only) {
+    std::printf("%lld\n", static_cast<long long>(memory_of(kCases[std::atoi(argv[3])])));
+    return 0;
+  }
+  const std::string wanted = argc > 2 ? argv[2] : "";
+  const int rounds = argc > 3 ? std::atoi(argv[3]) : 7;
+  const char* python = std::getenv("TESSERA_PYTHON");
+  const char* folder = std::getenv("TESSERA_PEERS");
+  const std::vector<std::string> script{
+      python != nullptr ? python : "python3",
+      str(folder != nullptr ? folder : "benchmarks/peers", "/unet_torch.py")};
+  const auto peer_command = [&](const std::string& words) {
+    std::vector<std::string> list = script;
+    std::istringstream stream(words);
+    for (std::string word; stream >> word;) list.push_back(word);
+    return list;
+  };
+  std::optional<Server> peer;
+  peer.emplace(peer_command(str("serve ", threads)));
+  std::string version = peer->read();
+  if (version.rfind("version ", 0) == 0) {
+    version = "PyTorch " + version.substr(8, version.find_last_not_of("\n") - 7);
+  } else {
+    peer.reset();
+    std::printf("peer skipped: no PyTorch in %s (set TESSERA_PYTHON to an interpreter with it)\n",
+                script[0].c_str());
+  }
+
+  std::printf("%d thread(s); ms and MB of tessera / %s (memory format of the faster): ratio\n",
+              threads, peer ? version.c_str() : "no peer");
+  std::printf("%-11s%29s%29s%29s\n", "", "forward", "training step", "memory of a step");
+  double log_speed = 0, log_memory = 0, ours_total = 0, peer_total = 0;
+  int measured = 0;
+  nlohmann::json cases;
+  for (std::size_t i = 0; i < std::size(kCases); ++i) {
+    const Case& c = kCases[i];
+    if (std::string(c.name).find(wanted) == std::string::npos) continue;
+    Row forward, train, memory;
+    std::string format[2] = {"-", "-"};
+    double loss_difference = 0;
+    {
+      Job job(c);
+      if (peer) {
+        const std::string answer = peer->ask("case " + c.words());
+        if (answer != str("parameters ", job.parameters(), "\n"))
+          throw Error(str("bench_unet: the peer's model differs: ", answer, " for ",
+                          job.parameters(), " parameters."));
+      }
+      const char* const commands[] = {"forward", "train"};
+      for (int k = 0; k < 2; ++k) {
+        const auto run = [&] { return k == 0 ? job.forward() : job.train(); };
+        const Timing start = timed(run);
+        if (peer) {
+          double best = 1e30;
+          for (const std::string name : {"first", "last"}) {
+            const Timing cold = timed(*peer, str(commands[k], " ", name));
+            loss_difference =
+                std::max(loss_difference, std::abs(start.loss - cold.loss) / cold.loss);
+            const double t = timed(*peer, str(commands[k], " ", name)).seconds;
+            if (t < best) format[k] = name;
+            best = std::min(best, t);
+          }
+          timed(run);  // both formats have taken two steps
+        }
+        std::vector<double> a, b;
+        for (int round = 0; round < rounds; ++round) {
+          const Timing own = timed(run);
+          a.push_back(own.seconds);
+          if (!peer) continue;
+          const Timing other = timed(*peer, str(commands[k], " ", format[k]));
+          b.push_back(other.seconds);
+          loss_difference = std::max(loss_difference, std::abs(own.loss - other.loss) / other.loss);
+        }
+        Row& row = k == 0 ? forward : train;
+        row.ours = median(a) * 1e3;
+        row.peer = median(b) * 1e3;
+      }
+    }
+    {
+      Server own({"/proc/self/exe", "memory", str(threads), str(i)});
+      memory.ours = std::atof(own.read().c_str()) * 1e-6;
+      if (peer) {
+        Server other(peer_command(str("memory ", threads, " ", c.words(), " ", format[1])));
+        memory.peer = std::atof(other.read().c_str()) * 1e-6;
+      }
+    }
+    const auto print = [](const Row& r, double ratio) {
+      std::printf("%10.0f / %-6.0f: %4.2f x", r.ours, r.peer, ratio);
+    };
+    std::printf("%-11s", c.name);
+    print(forward, forward.peer / forward.ours);
+    print(train, train.peer / train.ours);
+    print(memory, memory.ours / std::max(memory.peer, 1e-9));
+    std::printf("  channels %s, losses within %.0e\n", format[1].c_str(), loss_difference);
+    std::fflush(stdout);
+    log_speed += std::log(train.peer / train.ours);
+    log_memory += std::log(memory.ours / memory.peer);
+    ours_total += train.ours;
+    peer_total += train.peer;
+    ++measured;
+    cases[c.name] = {{"forward_ms", {forward.ours, forward.peer}},
+                     {"train_ms", {train.ours, train.peer}},
+                     {"memory_mb", {memory.ours, memory.peer}}};
+  }
+  if (measured == 0) return 1;
+  nlohmann::json line;
+  line["benchmark"] = "unet";
+  line["value"] = ours_total / measured;
+  line["unit"] = "ms per training step, mean";
+  line["cases"] = cases;
+  if (peer) {
+    line["peer"] = {{"name", version}, {"value", peer_total / measured}};
+    line["ratio"] = std::exp(log_speed / measured);
+    line["memory_ratio"] = std::exp(log_memory / measured);
+  }
+  std::printf("%s\n", line.dump().c_str());
+}
