@@ -119,13 +119,9 @@ const Ref<Decision>& find_decision(const OpDef& op,
   return slot;
 }
 
-template <int N>
-void append_piece(InlineVector<Piece, N>& pieces, const Tensor& x) {
-  if (x.defined()) {
-    pieces.emplace_back(x.local(), x.local_box(), x.shape());
-  } else {
-    pieces.emplace_back();
-  }
+Piece piece_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  return {x.local(), x.local_box(), x.shape()};
 }
 
 bool all_finite(const View& view) {
@@ -171,7 +167,7 @@ Outputs execute(const OpDef& op,
   const std::size_t outputs_count = decision.metas.size();
   Outputs outputs;
   InlineVector<Piece, kMaxInputs> in;
-  for (const Tensor& x : inputs) append_piece(in, x);
+  for (const Tensor& x : inputs) in.append([&] { return piece_of(x); });
   const std::span<const Piece> in_pieces(in.data(), inputs.size());
 
   if (op.alias != nullptr) {
@@ -199,7 +195,7 @@ Outputs execute(const OpDef& op,
     return outputs;
   }
   InlineVector<Piece, kMaxOutputs> out;
-  for (std::size_t j = 0; j < outputs_count; ++j) append_piece(out, outputs[static_cast<int>(j)]);
+  for (std::size_t j = 0; j < outputs_count; ++j) out.append([&] { return piece_of(outputs[static_cast<int>(j)]); });
   const std::span<const Piece> out_pieces(out.data(), outputs_count);
   if (decision.windows) {
     decision.windows->run(op, args, in_pieces, out_pieces);

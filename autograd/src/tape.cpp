@@ -8,25 +8,24 @@ std::uint64_t next_number = 1;
 bool grads_enabled = true;
 
 /// Nodes whose last owner is gone; the outermost dispose() deletes them one by one.
-thread_local std::vector<const Node*>* doomed = nullptr;
+thread_local const Node* doomed = nullptr;
+thread_local bool deleting = false;
 
 }  // namespace
 
 Node::Node() : number(next_number++) {}
 
 void Node::dispose() const {
-  if (doomed != nullptr) {
-    doomed->push_back(this);
-    return;
-  }
-  std::vector<const Node*> list{this};
-  doomed = &list;
-  while (!list.empty()) {
-    const Node* node = list.back();
-    list.pop_back();
+  next_doomed_ = doomed;
+  doomed = this;
+  if (deleting) return;
+  deleting = true;
+  while (doomed != nullptr) {
+    const Node* const node = doomed;
+    doomed = node->next_doomed_;
     delete node;
   }
-  doomed = nullptr;
+  deleting = false;
 }
 
 void Node::release_saved() {

@@ -79,6 +79,9 @@ class Node : public GradientState, public CachedObject {
  protected:
   /// Long chains end without recursion.
   void dispose() const override;
+
+ private:
+  mutable const Node* next_doomed_ = nullptr;
 };
 
 /// What a tensor knows of the tape: output `output` of `node`; no node: no gradient.

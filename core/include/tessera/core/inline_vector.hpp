@@ -25,6 +25,15 @@ class InlineVector {
     return *value;
   }
 
+  /// Appends what `make()` returns, built in place: large values are not copied.
+  template <class Make>
+  T& append(Make&& make) {
+    if (size_ == N) throw UsageError(str("at most ", N, " values fit here."));
+    T* const value = ::new (static_cast<void*>(data() + size_)) T(make());
+    ++size_;
+    return *value;
+  }
+
   int size() const { return size_; }
   bool empty() const { return size_ == 0; }
   T* data() { return reinterpret_cast<T*>(storage_); }

@@ -37,7 +37,7 @@ struct DimSplit {
 /// Immutable, interned and identical on every rank: equal layouts are the same object while alive,
 /// so comparison is one of pointers. Ids are never reused.
 class Layout {
-  struct Data : RefCounted {
+  struct Data : SharedRefCounted {
     Mesh mesh;
     Shape shape;
     std::vector<DimSplit> splits;

@@ -6,13 +6,37 @@
 
 namespace tessera {
 
-/// Base of objects that count their owners themselves.
+/// Base of objects that count their owners themselves. A count is plain, not atomic (an atomic one
+/// costs more than the rest of a small op): all owners of an object live on one thread at a time.
+/// Handing an object over to another thread as a whole is fine.
 class RefCounted {
  public:
   RefCounted() = default;
   RefCounted(const RefCounted&) = delete;
   RefCounted& operator=(const RefCounted&) = delete;
   virtual ~RefCounted() = default;
+
+  void retain() const { ++count_; }
+  void release() const {
+    if (--count_ == 0) dispose();
+  }
+  std::int32_t use_count() const { return count_; }
+
+ protected:
+  /// Called when the last owner is gone.
+  virtual void dispose() const { delete this; }
+
+ private:
+  mutable std::int32_t count_ = 0;
+};
+
+/// The same for interned objects, which threads share without knowing: the count is atomic.
+class SharedRefCounted {
+ public:
+  SharedRefCounted() = default;
+  SharedRefCounted(const SharedRefCounted&) = delete;
+  SharedRefCounted& operator=(const SharedRefCounted&) = delete;
+  virtual ~SharedRefCounted() = default;
 
   void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }
   void release() const {
@@ -21,14 +45,13 @@ class RefCounted {
   std::int32_t use_count() const { return count_.load(std::memory_order_relaxed); }
 
  protected:
-  /// Called when the last owner is gone.
   virtual void dispose() const { delete this; }
 
  private:
   mutable std::atomic<std::int32_t> count_{0};
 };
 
-/// Owning pointer to a RefCounted object.
+/// Owning pointer to such an object.
 template <class T>
 class Ref {
  public:

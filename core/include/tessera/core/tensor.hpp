@@ -14,7 +14,7 @@ class GradientState : public RefCounted {};
 
 /// A tensor: its global value, and a layout that says where the pieces live.
 ///
-/// A cheap shared handle. `shape()` is global; what concerns this rank alone says `local_`. Values
+/// A cheap shared handle, of one thread at a time (as all that shares its memory). `shape()` is global; what concerns this rank alone says `local_`. Values
 /// do not change after creation except through `mutable_local()`, which is for optimisers and
 /// buffers.
 class Tensor {
