@@ -1,7 +1,10 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -52,9 +55,27 @@ class SpinLock {
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
 
-/// Freed blocks of at least this size go back to the system where keeping them would exceed the
-/// peak.
+/// Blocks of at least this size are mapped one by one, so that they can go back to the system:
+/// cached ones do where keeping them would exceed the peak.
 constexpr std::int64_t kLargeBlock = 1 << 20;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Memory of the CPU, zero-filled at first use; null when there is no more.
+std::byte* map_block(std::size_t bytes) {
+  // Aligned to huge pages: a new block costs one fault per 2 MiB instead of 512.
+  void* const raw =
+      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(raw);
+  const std::size_t skip =
+      (kHugePage - reinterpret_cast<std::uintptr_t>(raw) % kHugePage) % kHugePage;
+  if (skip > 0) munmap(begin, skip);
+  if (skip < kHugePage) munmap(begin + skip + bytes, kHugePage - skip);
+  // The end keeps small pages, so that no more becomes resident than is used.
+  if (const std::size_t whole = bytes / kHugePage * kHugePage; whole > 0)
+    madvise(begin + skip, whole, MADV_HUGEPAGE);
+  return begin + skip;
+}
 
 }  // namespace
 
@@ -80,21 +101,39 @@ struct MemoryPool::State {
 
   /// Null when there is no more.
   std::byte* take(std::size_t block) const {
-    return static_cast<std::byte*>(backend != nullptr ? backend->allocate(device.index, block)
-                                                      : std::aligned_alloc(64, block));
+    if (backend != nullptr) return static_cast<std::byte*>(backend->allocate(device.index, block));
+    return is_large(block) ? map_block(block)
+                           : static_cast<std::byte*>(std::aligned_alloc(64, block));
   }
-  void give_back(std::byte* block) const {
+  void give_back(std::byte* block, std::size_t bytes) const {
     if (backend != nullptr) {
       backend->free(device.index, block);
+    } else if (is_large(bytes)) {
+      munmap(block, bytes);
     } else {
       std::free(block);
     }
   }
+  static bool is_large(std::size_t bytes) {
+    return static_cast<std::int64_t>(bytes) >= kLargeBlock;
+  }
   void drop_cached() {
     for (FreeList& list : free) {
-      for (std::byte* block : list.blocks) give_back(block);
+      for (std::byte* block : list.blocks) give_back(block, list.bytes);
       stats.cached_bytes -= static_cast<std::int64_t>(list.bytes * list.blocks.size());
       list.blocks.clear();
+    }
+  }
+  /// Gives cached large blocks back, the largest first, until no more than `bytes` are cached.
+  void shrink_cached(std::int64_t bytes) {
+    for (std::size_t i = kClasses; i-- > 0 && stats.cached_bytes > bytes;) {
+      FreeList& list = free[i];
+      if (!is_large(list.bytes)) continue;
+      while (!list.blocks.empty() && stats.cached_bytes > bytes) {
+        give_back(list.blocks.back(), list.bytes);
+        list.blocks.pop_back();
+        stats.cached_bytes -= static_cast<std::int64_t>(list.bytes);
+      }
     }
   }
   [[noreturn]] void out_of_memory(std::size_t bytes) const;
@@ -172,6 +211,9 @@ Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
         stats.live_bytes + stats.cached_bytes + wanted > stats.limit_bytes) {
       state_->drop_cached();
     }
+    if (State::is_large(wanted_class.bytes))
+      state_->shrink_cached(
+          std::max<std::int64_t>(0, stats.peak_bytes - stats.live_bytes - wanted));
     data = state_->take(wanted_class.bytes);
     if (data == nullptr) {
       state_->drop_cached();
@@ -206,7 +248,7 @@ void MemoryPool::recycle(const Buffer& buffer) {
   // Large blocks are kept only while they fit under the peak: the process never holds more than it
   // once needed.
   if (size >= kLargeBlock && stats.live_bytes + stats.cached_bytes + size > stats.peak_bytes) {
-    state_->give_back(buffer.data_);
+    state_->give_back(buffer.data_, buffer.block_bytes_);
     return;
   }
   state_->free[buffer.size_class_].blocks.push_back(buffer.data_);
