@@ -188,6 +188,7 @@ class Walk {
   }
 
   void visit(const Ref<Node>& node, std::vector<Tensor> grads) {
+    const LayerScope layer(node->layer);
     for (std::size_t j = 0; j < grads.size(); ++j) {
       if (!grads[j].defined()) continue;
       const auto it = captured_.find({node->number, static_cast<int>(j)});
@@ -317,6 +318,7 @@ void backward(const Tensor& loss, const BackwardOptions& options) {
         "parameters, and compute the loss outside of NoGrad.");
   }
   const NoGrad guard;
+  const PhaseScope phase(Phase::kBackward);
   Walk walk(false, !options.retain_graph, options.reduce);
   walk.count_leaf_uses(loss);
   walk.seed(loss, ones_like(loss));
@@ -354,6 +356,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
     seeds.push_back(std::move(seed));
   }
 
+  const PhaseScope phase(Phase::kBackward);
   Walk walk(options.create_graph, false, false);
   for (const Tensor& input : inputs) walk.capture(input);
   walk.limit_to(nodes_between(outputs, inputs));

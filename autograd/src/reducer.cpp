@@ -54,6 +54,7 @@ void add_ready(Node& leaf, Tensor gradient) {
 
 /// Copies the pending gradients into one buffer, gives up theirs, and starts the sum.
 void launch(Bucket bucket) {
+  const LayerScope layer("gradient buckets");
   InFlight flight;
   const Layout flat = Layout::replicated(bucket.mesh, {bucket.elements});
   {

@@ -68,6 +68,7 @@ void record(const OpDef& op,
 
   Ref<Node> node(new Node);
   node->op = &op;
+  node->layer = current_scope().layer;
   node->args.assign(args.data, args.bytes);
   node->dynamic.assign(args.dynamic, args.dynamic_bytes);
   node->leaf_linear = op.linear_view;

@@ -3,6 +3,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/op.hpp>
 #include <tessera/core/inline_vector.hpp>
+#include <tessera/core/scope.hpp>
 
 namespace tessera {
 
@@ -59,6 +60,7 @@ class Node : public GradientState, public CachedObject {
   Node();
   std::uint64_t number = 0;
   const OpDef* op = nullptr;
+  const char* layer = "";  // that ran it, see core/scope.hpp
   ArgBlob args;
   ArgBlob dynamic;
   InlineVector<Input, kMaxInputs> inputs;

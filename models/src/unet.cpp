@@ -167,6 +167,7 @@ void UNet::Descent::fields(nn::Fields& f) {
 }
 
 Tensor UNet::Descent::operator()(const Tensor& x) const {
+  const LayerScope scope(scope_name());
   Tensor y = conv ? (*conv)(x) : (*pool)(x);
   for (const ResidualBlock& block : blocks) y = block(y);
   return y;
@@ -195,6 +196,7 @@ void UNet::Ascent::fields(nn::Fields& f) {
 }
 
 Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
+  const LayerScope scope(scope_name());
   const Dims size = domain_of(skip);
   // The 1x1 convolution goes first: it commutes with the interpolation and is cheaper there.
   const Tensor finer = transposed

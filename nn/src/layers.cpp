@@ -110,7 +110,7 @@ void Sequential::fields(Fields& f) {
 
 Tensor Sequential::forward(const Tensor& x) const {
   Tensor y = x;
-  for (const auto& layer : layers_) y = layer->forward(y);
+  for (const auto& layer : layers_) y = (*layer)(y);
   return y;
 }
 

@@ -138,6 +138,7 @@ Tensor ConvTranspose::forward(const Tensor& x) const {
 }
 
 Tensor ConvTranspose::forward_to(const Tensor& x, const Dims& size) const {
+  const LayerScope scope(scope_name());
   ConvTransposeOptions o = options_;
   const Shape& w = weight.shape();
   const int dims = w.size() - 2;

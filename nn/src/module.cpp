@@ -193,6 +193,7 @@ void initialize(Module& model, std::uint64_t seed) {
   Walk walk;
   walk.on_module = [&](const std::string& path, Module& m) {
     m.path_ = path;
+    m.scope_name_ = intern(path);
     m.random_ = context;
     m.drawn_ = *context;
     m.draws_ = 0;

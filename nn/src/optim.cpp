@@ -67,6 +67,7 @@ void Optimizer::make_slots(Item& item) const {
 
 void Optimizer::step() {
   const NoGrad no_grad;
+  const PhaseScope phase(Phase::kUpdate);
   finish_gradients();
   ++steps_;
   std::vector<Tensor> gradients;  // keeps dense copies alive
@@ -137,6 +138,7 @@ void AdamW::update(const std::vector<kernels::OptimSegment>& segments) {
 
 double grad_norm(const std::vector<nn::Parameter>& parameters) {
   const NoGrad no_grad;
+  const PhaseScope phase(Phase::kUpdate);
   finish_gradients();
   Tensor total;
   for (const nn::Parameter& p : parameters) {
@@ -152,6 +154,7 @@ double grad_norm(const std::vector<nn::Parameter>& parameters) {
 }
 
 double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_norm) {
+  const PhaseScope phase(Phase::kUpdate);
   const double norm = grad_norm(parameters);
   if (norm > max_norm) {
     const NoGrad no_grad;
@@ -174,6 +177,7 @@ Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options
 }
 
 void Ema::update() {
+  const PhaseScope phase(Phase::kUpdate);
   const auto t = static_cast<double>(updates_++);
   const double decay =
       options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;

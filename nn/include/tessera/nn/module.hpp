@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/core/scope.hpp>
 #include <tessera/nn/parameter.hpp>
 #include <utility>
 #include <vector>
@@ -118,6 +119,9 @@ class Module {
   /// micro-batch, how many keys it took since the context last changed).
   RandomKey next_random_key() const;
   const std::string& path() const { return path_; }
+  /// The path for a LayerScope. Modules that are not called through Layer::operator() open one
+  /// where they run ops.
+  const char* scope_name() const { return scope_name_; }
 
  protected:
   Module() = default;
@@ -128,6 +132,7 @@ class Module {
   friend void initialize(Module& model, std::uint64_t seed);
   friend struct RandomDraws;
   std::string path_;
+  const char* scope_name_ = "";
   std::shared_ptr<RandomContext> random_;
   mutable RandomContext drawn_;
   mutable std::uint64_t draws_ = 0;
@@ -138,7 +143,10 @@ class Module {
 class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& x) const = 0;
-  Tensor operator()(const Tensor& x) const { return forward(x); }
+  Tensor operator()(const Tensor& x) const {
+    const LayerScope scope(scope_name());
+    return forward(x);
+  }
 };
 
 /// Names everything below `model` by its path and gives each parameter new values, keyed by (seed,
