@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/group_norm.hpp>
 #include <vector>
@@ -55,24 +56,111 @@ Rows make_rows(const char* op,
   return rows;
 }
 
-std::int64_t rows_per_block(std::int64_t channels) {
-  return std::max<std::int64_t>(1, kBlockElements / std::max<std::int64_t>(1, channels));
-}
-
 char* at(const View& v, std::int64_t offset) {
   return v.as<char>() + offset * static_cast<std::int64_t>(size_of(v.dtype));
 }
 
-template <class T>
-const T* read_row(
-    const View& v, std::int64_t offset, std::int64_t stride, std::int64_t n, T* buffer) {
-  if (v.dtype == dtype_of<T> && stride == 1) return reinterpret_cast<const T*>(at(v, offset));
-  load(at(v, offset), v.dtype, stride, n, buffer);
-  return buffer;
-}
-
 std::int64_t row_offset(const Rows& rows, int k, std::int64_t sample, std::int64_t row) {
   return sample * rows.sample_stride[k] + nest_offset(rows.nest, k, row);
+}
+
+/// Whether the rows of operand k lie one after the other.
+bool contiguous(const Rows& rows, int k) {
+  if (rows.channel_stride[k] != 1 && rows.channels > 1) return false;
+  std::int64_t expected = rows.channels;
+  for (int d = rows.nest.dims - 1; d >= 0 && rows.count > 1; --d) {
+    if (rows.nest.stride[k][d] != expected) return false;
+    expected *= rows.nest.size[d];
+  }
+  return true;
+}
+
+/// Rows are taken in strips: loops are long however few the channels, and made of whole groups of
+/// kLanes. What belongs to a channel is repeated for every row of a strip.
+std::int64_t rows_per_strip(const Rows& rows) {
+  constexpr std::int64_t kStripElements = 256;
+  const std::int64_t step = kLanes / std::gcd<std::int64_t, std::int64_t>(kLanes, rows.channels);
+  const std::int64_t most =
+      step * std::max<std::int64_t>(1, kStripElements / (step * rows.channels));
+  return std::clamp<std::int64_t>(rows.count, 1, most);
+}
+
+std::int64_t rows_per_block(const Rows& rows) {
+  const std::int64_t strip = rows_per_strip(rows);
+  return strip * std::max<std::int64_t>(1, kBlockElements / (strip * rows.channels));
+}
+
+std::size_t padded(std::int64_t elements) {
+  return static_cast<std::size_t>((elements + kLanes - 1) / kLanes * kLanes);
+}
+
+/// One operand, strip by strip.
+template <class T>
+class Strips {
+ public:
+  Strips(const View& view, const Rows& rows, int k)
+      : view_(view),
+        rows_(rows),
+        k_(k),
+        contiguous_(contiguous(rows, k)),
+        buffer_(padded(rows_per_strip(rows) * rows.channels)) {}
+
+  /// `count` rows from `row` on. `whole`: readable up to a whole group of lanes.
+  const T* read(std::int64_t sample, std::int64_t row, std::int64_t count, bool whole) {
+    const std::int64_t c = rows_.channels;
+    if (contiguous_ && (!whole || count * c % kLanes == 0) && view_.dtype == dtype_of<T>)
+      return reinterpret_cast<const T*>(at(view_, row_offset(rows_, k_, sample, row)));
+    if (contiguous_) {
+      load(at(view_, row_offset(rows_, k_, sample, row)), view_.dtype, 1, count * c,
+           buffer_.data());
+    } else {
+      for (std::int64_t r = 0; r < count; ++r)
+        load(at(view_, row_offset(rows_, k_, sample, row + r)), view_.dtype,
+             rows_.channel_stride[k_], c, buffer_.data() + r * c);
+    }
+    return buffer_.data();
+  }
+  /// Where to write `count` rows, in whole groups of lanes; finished by write().
+  T* target(std::int64_t sample, std::int64_t row, std::int64_t count) {
+    in_place_ = contiguous_ && count * rows_.channels % kLanes == 0 && view_.dtype == dtype_of<T>;
+    return in_place_ ? reinterpret_cast<T*>(at(view_, row_offset(rows_, k_, sample, row)))
+                     : buffer_.data();
+  }
+  void write(std::int64_t sample, std::int64_t row, std::int64_t count) {
+    if (in_place_) return;
+    const std::int64_t c = rows_.channels;
+    for (std::int64_t r = 0; r < count; ++r)
+      store(buffer_.data() + r * c, c, at(view_, row_offset(rows_, k_, sample, row + r)),
+            view_.dtype, rows_.channel_stride[k_]);
+  }
+
+ private:
+  const View& view_;
+  const Rows& rows_;
+  int k_;
+  bool contiguous_;
+  bool in_place_ = false;
+  std::vector<T> buffer_;
+};
+
+/// f(j) for j < n, in vectors as far as they fill: for sums.
+template <class F>
+void for_each_lane(std::int64_t n, const F& f) {
+  std::int64_t begin = 0;
+  for (; begin + kLanes <= n; begin += kLanes) {
+#pragma omp simd
+    for (int l = 0; l < kLanes; ++l) f(begin + l);
+  }
+  for (; begin < n; ++begin) f(begin);
+}
+
+/// The same in whole groups alone, beyond n if need be: an element's bits depend on no neighbour.
+template <class F>
+void for_each_group(std::int64_t n, const F& f) {
+  for (std::int64_t begin = 0; begin < n; begin += kLanes) {
+#pragma omp simd
+    for (int l = 0; l < kLanes; ++l) f(begin + l);
+  }
 }
 
 Moments load_moments(const View& m, std::int64_t n, std::int64_t g) {
@@ -95,7 +183,7 @@ void require_moments(const char* op, const View& m, std::int64_t samples, std::i
 
 /// Moments of rows [begin, end) of one sample, per group.
 template <class T>
-void block_moments(const View& x,
+void block_moments(Strips<T>& x,
                    const Rows& rows,
                    const GroupNormOptions& options,
                    std::int64_t sample,
@@ -104,53 +192,54 @@ void block_moments(const View& x,
                    Moments* out) {
   const std::int64_t c = rows.channels;
   const std::int64_t width = c / options.groups;
-  std::vector<double> sum(static_cast<std::size_t>(c), 0.0);
-  std::vector<double> mean(static_cast<std::size_t>(c), 0.0);
-  std::vector<T> buffer(static_cast<std::size_t>(c));
+  const std::int64_t strip = rows_per_strip(rows);
+  std::vector<double> sum(static_cast<std::size_t>(strip * c), 0.0);
+  std::vector<double> mean(static_cast<std::size_t>(strip * c), 0.0);
   double* const s = sum.data();
-  const double* const m = mean.data();
+  double* const m = mean.data();
   const double count = static_cast<double>((end - begin) * width);
   const auto group_total = [&](std::int64_t g) {
     double total = 0;
-    for (std::int64_t j = 0; j < width; ++j) total += s[g * width + j];
+    for (std::int64_t j = g * width; j < (g + 1) * width; ++j)
+      for (std::int64_t r = 0; r < strip; ++r) total += s[r * c + j];
     return total;
   };
-  if (options.centred) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const T* const v =
-          read_row(x, row_offset(rows, 0, sample, r), rows.channel_stride[0], c, buffer.data());
-#pragma omp simd
-      for (std::int64_t j = 0; j < c; ++j) s[j] += static_cast<double>(v[j]);
+  const auto pass = [&](const auto& add) {
+    for (std::int64_t r = begin; r < end; r += strip) {
+      const std::int64_t n = std::min(strip, end - r);
+      const T* const v = x.read(sample, r, n, false);
+      for_each_lane(n * c, [&](std::int64_t j) { add(j, v[j]); });
     }
-    for (std::int64_t g = 0; g < options.groups; ++g)
-      std::fill_n(mean.begin() + g * width, width, group_total(g) / count);
+  };
+  if (options.centred) {
+    pass([s](std::int64_t j, T v) { s[j] += static_cast<double>(v); });
+    for (std::int64_t g = 0; g < options.groups; ++g) {
+      const double value = group_total(g) / count;
+      for (std::int64_t r = 0; r < strip; ++r) std::fill_n(m + r * c + g * width, width, value);
+    }
     std::fill(sum.begin(), sum.end(), 0.0);
   }
-  for (std::int64_t r = begin; r < end; ++r) {
-    const T* const v =
-        read_row(x, row_offset(rows, 0, sample, r), rows.channel_stride[0], c, buffer.data());
-#pragma omp simd
-    for (std::int64_t j = 0; j < c; ++j) {
-      const double d = static_cast<double>(v[j]) - m[j];
-      s[j] += d * d;
-    }
-  }
+  pass([s, m](std::int64_t j, T v) {
+    const double d = static_cast<double>(v) - m[j];
+    s[j] += d * d;
+  });
   for (std::int64_t g = 0; g < options.groups; ++g)
     out[g] = {count, width > 0 ? mean[static_cast<std::size_t>(g * width)] : 0.0, group_total(g)};
 }
 
 template <class T>
 void moments_of(const View& x, const Rows& rows, const GroupNormOptions& options, const View& out) {
-  const std::int64_t depth = rows_per_block(rows.channels);
+  const std::int64_t depth = rows_per_block(rows);
   const std::int64_t blocks = std::max<std::int64_t>(1, (rows.count + depth - 1) / depth);
   const std::int64_t groups = options.groups;
   std::vector<Moments> part(static_cast<std::size_t>(rows.samples * blocks * groups));
   if (rows.count > 0 && rows.channels > 0) {
     parallel_chunks(rows.samples * blocks, std::min(depth, rows.count) * rows.channels,
                     [&](std::int64_t begin, std::int64_t end) {
+                      Strips<T> strips(x, rows, 0);
                       for (std::int64_t i = begin; i < end; ++i) {
                         const std::int64_t b = i % blocks;
-                        block_moments<T>(x, rows, options, i / blocks, b * depth,
+                        block_moments<T>(strips, rows, options, i / blocks, b * depth,
                                          std::min(rows.count, (b + 1) * depth),
                                          part.data() + i * groups);
                       }
@@ -166,7 +255,8 @@ void moments_of(const View& x, const Rows& rows, const GroupNormOptions& options
   }
 }
 
-/// mean, rstd, gamma and beta of every channel of a sample, each a dense array of C.
+/// What belongs to the channels of a sample, repeated over the rows of a strip: with d = x - mean,
+/// xhat = d rstd and z = d scale + shift (scale = rstd gamma, shift = beta).
 template <class T>
 class Channels {
  public:
@@ -174,53 +264,77 @@ class Channels {
            const View& gamma,
            const View& beta,
            const GroupNormOptions& options,
-           std::int64_t channels)
+           const Rows& rows)
       : moments_(moments),
         options_(options),
-        width_(channels / options.groups),
-        data_(static_cast<std::size_t>(4 * channels)),
+        c_(rows.channels),
+        strip_(rows_per_strip(rows)),
+        stride_(padded(strip_ * c_)),
+        data_(4 * stride_),
+        gamma_(static_cast<std::size_t>(c_), T(1)),
         mean(data_.data()),
-        rstd(mean + channels),
-        gamma_(rstd + channels),
-        beta_(gamma_ + channels) {
-    std::fill_n(gamma_, channels, T(1));
-    std::fill_n(beta_, channels, T(0));
-    if (gamma.data != nullptr) load(gamma.data, gamma.dtype, gamma.strides[0], channels, gamma_);
-    if (beta.data != nullptr) load(beta.data, beta.dtype, beta.strides[0], channels, beta_);
+        rstd(mean + stride_),
+        scale(rstd + stride_),
+        shift(scale + stride_) {
+    if (gamma.data != nullptr) load(gamma.data, gamma.dtype, gamma.strides[0], c_, gamma_.data());
+    if (beta.data != nullptr) load(beta.data, beta.dtype, beta.strides[0], c_, shift);
+    repeat(shift);
   }
-  void select(std::int64_t sample) {
-    if (sample == sample_) return;
+  Channels(Channels&&) = default;  // not copied: the pointers stay with the memory
+
+  /// Whether the sample is another one than before.
+  bool select(std::int64_t sample) {
+    if (sample == sample_) return false;
     sample_ = sample;
+    const std::int64_t width = c_ / options_.groups;
     for (std::int64_t g = 0; g < options_.groups; ++g) {
       const Moments m = load_moments(moments_, sample, g);
       const double variance = m.count > 0 ? m.m2 / m.count : 0.0;
-      std::fill_n(mean + g * width_, width_, static_cast<T>(m.mean));
-      std::fill_n(rstd + g * width_, width_,
+      std::fill_n(mean + g * width, width, static_cast<T>(m.mean));
+      std::fill_n(rstd + g * width, width,
                   static_cast<T>(1.0 / std::sqrt(variance + options_.eps)));
     }
+    for (std::int64_t j = 0; j < c_; ++j) scale[j] = rstd[j] * gamma_[static_cast<std::size_t>(j)];
+    for (T* values : {mean, rstd, scale}) repeat(values);
+    return true;
   }
-  NormChannel<T> operator[](std::int64_t j) const {
-    return {mean[j], rstd[j], gamma_[j], beta_[j]};
+  /// Repeats the first C values over a strip.
+  void repeat(T* values) const {
+    for (std::int64_t r = 1; r < strip_; ++r) std::copy_n(values, c_, values + r * c_);
   }
+  std::size_t stride() const { return stride_; }
 
  private:
   const View& moments_;
   const GroupNormOptions& options_;
-  std::int64_t width_;
+  std::int64_t c_;
+  std::int64_t strip_;
+  std::size_t stride_;
   std::int64_t sample_ = -1;
   std::vector<T> data_;
+  std::vector<T> gamma_;
 
  public:
   T* mean;
   T* rstd;
-
- private:
-  T* gamma_;
-  T* beta_;
+  T* scale;
+  T* shift;
 };
 
-std::size_t padded(std::int64_t channels) {
-  return static_cast<std::size_t>((channels + kLanes - 1) / kLanes * kLanes);
+/// make()(sample, first row, rows) over the strips of all samples, on threads: one call of make()
+/// per share of the work.
+template <class F>
+void for_each_strip(const Rows& rows, const F& make) {
+  const std::int64_t strip = rows_per_strip(rows);
+  const std::int64_t strips = (rows.count + strip - 1) / strip;
+  parallel_chunks(rows.samples * strips, strip * rows.channels,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    auto f = make();
+                    for (std::int64_t i = begin; i < end; ++i) {
+                      const std::int64_t r = i % strips * strip;
+                      f(i / strips, r, std::min(strip, rows.count - r));
+                    }
+                  });
 }
 
 /// Calls f.operator()<T, activation>().
@@ -290,25 +404,20 @@ void group_norm(const View& x,
   require_moments("group_norm", moments, rows.samples, options.groups);
   if (on_cuda(x)) return cuda::group_norm(x, moments, gamma, beta, options, y);
   visit_norm(x.dtype, options.activation, [&]<class T, NormActivation kActivation>() {
-    const std::int64_t c = rows.channels;
-    parallel_chunks(rows.samples * rows.count, c, [&](std::int64_t begin, std::int64_t end) {
-      Channels<T> channels(moments, gamma, beta, options, c);
-      std::vector<T> in(padded(c)), out(padded(c));
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / rows.count, r = i % rows.count;
+    for_each_strip(rows, [&] {
+      return [&, channels = Channels<T>(moments, gamma, beta, options, rows),
+              from = Strips<T>(x, rows, 0), to = Strips<T>(y, rows, 1)](
+                 std::int64_t n, std::int64_t r, std::int64_t count) mutable {
         channels.select(n);
-        const T* const v =
-            read_row(x, row_offset(rows, 0, n, r), rows.channel_stride[0], c, in.data());
-        char* const dst = at(y, row_offset(rows, 1, n, r));
-        const bool direct = y.dtype == dtype_of<T> && rows.channel_stride[1] == 1;
-        T* const o = direct ? reinterpret_cast<T*>(dst) : out.data();
-#pragma omp simd
-        for (std::int64_t j = 0; j < c; ++j) {
-          const NormChannel<T> k = channels[j];
-          o[j] = norm_activation<kActivation>((v[j] - k.mean) * k.rstd * k.gamma + k.beta);
-        }
-        if (!direct) store(o, c, dst, y.dtype, rows.channel_stride[1]);
-      }
+        const T* const v = from.read(n, r, count, true);
+        T* const o = to.target(n, r, count);
+        const T *const mean = channels.mean, *const scale = channels.scale,
+                       *const shift = channels.shift;
+        for_each_group(count * rows.channels, [=](std::int64_t j) {
+          o[j] = norm_activation<kActivation>((v[j] - mean[j]) * scale[j] + shift[j]);
+        });
+        to.write(n, r, count);
+      };
     });
   });
 }
@@ -330,37 +439,46 @@ void group_norm_sums(const View& x,
     return cuda::group_norm_sums(x, dy, moments, gamma, beta, options, sums, dgamma, dbeta);
   }
   const std::int64_t c = rows.channels;
-  const std::int64_t depth = rows_per_block(c);
+  const std::int64_t depth = rows_per_block(rows);
   const std::int64_t blocks = (rows.count + depth - 1) / depth;
+  const std::int64_t strip = rows_per_strip(rows);
   // Per block and channel: sum g and sum g xhat.
   std::vector<double> part(static_cast<std::size_t>(rows.samples * blocks * 2 * c), 0.0);
   visit_norm(x.dtype, options.activation, [&]<class T, NormActivation kActivation>() {
-    parallel_chunks(
-        rows.samples * blocks, std::min(depth, rows.count) * c,
-        [&](std::int64_t begin, std::int64_t end) {
-          Channels<T> channels(moments, gamma, beta, options, c);
-          std::vector<T> in(padded(c)), grad(padded(c));
-          for (std::int64_t i = begin; i < end; ++i) {
-            const std::int64_t n = i / blocks, b = i % blocks;
-            channels.select(n);
-            double* const s0 = part.data() + i * 2 * c;
-            double* const s1 = s0 + c;
-            for (std::int64_t r = b * depth; r < std::min(rows.count, (b + 1) * depth); ++r) {
-              const T* const v =
-                  read_row(x, row_offset(rows, 0, n, r), rows.channel_stride[0], c, in.data());
-              const T* const d =
-                  read_row(dy, row_offset(rows, 1, n, r), rows.channel_stride[1], c, grad.data());
-#pragma omp simd
-              for (std::int64_t j = 0; j < c; ++j) {
-                const NormChannel<T> k = channels[j];
-                const T xhat = (v[j] - k.mean) * k.rstd;
-                const T g = d[j] * norm_activation_slope<kActivation>(xhat * k.gamma + k.beta);
-                s0[j] += static_cast<double>(g);
-                s1[j] += static_cast<double>(g * xhat);
-              }
-            }
-          }
-        });
+    parallel_chunks(rows.samples * blocks, std::min(depth, rows.count) * c,
+                    [&](std::int64_t begin, std::int64_t end) {
+                      Channels<T> channels(moments, gamma, beta, options, rows);
+                      Strips<T> in(x, rows, 0), grad(dy, rows, 1);
+                      std::vector<double> sum(static_cast<std::size_t>(2 * strip * c));
+                      for (std::int64_t i = begin; i < end; ++i) {
+                        const std::int64_t n = i / blocks, b = i % blocks;
+                        channels.select(n);
+                        std::fill(sum.begin(), sum.end(), 0.0);
+                        double* const s0 = sum.data();
+                        double* const s1 = s0 + strip * c;
+                        const T *const mean = channels.mean, *const rstd = channels.rstd,
+                                       *const scale = channels.scale, *const shift = channels.shift;
+                        const std::int64_t last = std::min(rows.count, (b + 1) * depth);
+                        for (std::int64_t r = b * depth; r < last; r += strip) {
+                          const std::int64_t count = std::min(strip, last - r);
+                          const T* const v = in.read(n, r, count, false);
+                          const T* const d = grad.read(n, r, count, false);
+                          for_each_lane(count * c, [=](std::int64_t j) {
+                            const T centred = v[j] - mean[j];
+                            const T g = d[j] * norm_activation_slope<kActivation>(
+                                                   centred * scale[j] + shift[j]);
+                            s0[j] += static_cast<double>(g);
+                            s1[j] += static_cast<double>(g * (centred * rstd[j]));
+                          });
+                        }
+                        double* const total = part.data() + i * 2 * c;
+                        for (std::int64_t r = 0; r < strip; ++r)
+                          for (std::int64_t j = 0; j < c; ++j) {
+                            total[j] += s0[r * c + j];
+                            total[c + j] += s1[r * c + j];
+                          }
+                      }
+                    });
   });
   std::vector<double> scale(static_cast<std::size_t>(c), 1.0);
   if (gamma.data != nullptr) load(gamma.data, gamma.dtype, gamma.strides[0], c, scale.data());
@@ -402,45 +520,43 @@ void group_norm_input_grad(const View& x,
     return cuda::group_norm_input_grad(x, dy, moments, gamma, beta, sums, options, dx);
   }
   visit_norm(x.dtype, options.activation, [&]<class T, NormActivation kActivation>() {
-    const std::int64_t c = rows.channels;
-    const std::int64_t width = c / options.groups;
-    parallel_chunks(rows.samples * rows.count, c, [&](std::int64_t begin, std::int64_t end) {
-      Channels<T> channels(moments, gamma, beta, options, c);
-      std::vector<T> in(padded(c)), grad(padded(c)), out(padded(c)), mean0(padded(c)),
-          mean1(padded(c));
-      std::int64_t selected = -1;
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / rows.count, r = i % rows.count;
-        channels.select(n);
-        if (n != selected) {
-          selected = n;
+    const std::int64_t width = rows.channels / options.groups;
+    for_each_strip(rows, [&] {
+      Channels<T> channels(moments, gamma, beta, options, rows);
+      // dx = g scale - offset - d slope
+      std::vector<T> factors(2 * channels.stride());
+      return [&, channels = std::move(channels), factors = std::move(factors),
+              in = Strips<T>(x, rows, 0), grad = Strips<T>(dy, rows, 1),
+              to = Strips<T>(dx, rows, 2)](std::int64_t n, std::int64_t r,
+                                           std::int64_t count) mutable {
+        T* const offset = factors.data();
+        T* const slope = offset + channels.stride();
+        if (channels.select(n)) {
           for (std::int64_t g = 0; g < options.groups; ++g) {
-            const double count = load_moments(moments, n, g).count;
+            const double size = load_moments(moments, n, g).count;
             const double* const s = sums.as<double>() + n * sums.strides[0] + g * sums.strides[1];
-            std::fill_n(mean0.begin() + g * width, width,
-                        static_cast<T>(options.centred ? s[0] / count : 0.0));
-            std::fill_n(mean1.begin() + g * width, width,
-                        static_cast<T>(s[sums.strides[2]] / count));
+            const auto rstd = static_cast<double>(channels.rstd[g * width]);
+            std::fill_n(offset + g * width, width,
+                        static_cast<T>(options.centred ? rstd * (s[0] / size) : 0.0));
+            std::fill_n(slope + g * width, width,
+                        static_cast<T>(rstd * rstd * (s[sums.strides[2]] / size)));
           }
+          channels.repeat(offset);
+          channels.repeat(slope);
         }
-        const T* const v =
-            read_row(x, row_offset(rows, 0, n, r), rows.channel_stride[0], c, in.data());
-        const T* const d =
-            read_row(dy, row_offset(rows, 1, n, r), rows.channel_stride[1], c, grad.data());
-        char* const dst = at(dx, row_offset(rows, 2, n, r));
-        const bool direct = dx.dtype == dtype_of<T> && rows.channel_stride[2] == 1;
-        T* const o = direct ? reinterpret_cast<T*>(dst) : out.data();
-        const T* const m0 = mean0.data();
-        const T* const m1 = mean1.data();
-#pragma omp simd
-        for (std::int64_t j = 0; j < c; ++j) {
-          const NormChannel<T> k = channels[j];
-          const T xhat = (v[j] - k.mean) * k.rstd;
-          const T g = d[j] * norm_activation_slope<kActivation>(xhat * k.gamma + k.beta);
-          o[j] = k.rstd * (g * k.gamma - m0[j] - xhat * m1[j]);
-        }
-        if (!direct) store(o, c, dst, dx.dtype, rows.channel_stride[2]);
-      }
+        const T* const v = in.read(n, r, count, true);
+        const T* const d = grad.read(n, r, count, true);
+        T* const o = to.target(n, r, count);
+        const T *const mean = channels.mean, *const scale = channels.scale,
+                       *const shift = channels.shift;
+        for_each_group(count * rows.channels, [=](std::int64_t j) {
+          const T centred = v[j] - mean[j];
+          const T z = centred * scale[j] + shift[j];
+          const T g = d[j] * norm_activation_slope<kActivation>(z);
+          o[j] = g * scale[j] - offset[j] - centred * slope[j];
+        });
+        to.write(n, r, count);
+      };
     });
   });
 }
