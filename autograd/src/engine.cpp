@@ -1,5 +1,6 @@
 #include <map>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/kernels/elementwise.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -23,9 +24,10 @@ class NodeContext final : public VjpContext {
   const void* dynamic() const override { return node_->dynamic.data(); }
   Tensor input(int i) const override {
     if (!separated_.empty()) return separated_[static_cast<std::size_t>(i)];
-    const SavedTensor& saved = node_->inputs[static_cast<std::size_t>(i)].saved;
-    check(saved, "input", i);
-    return saved.tensor;
+    const Node::Input& in = node_->inputs[static_cast<std::size_t>(i)];
+    if (in.recomputed) return recomputed(in);
+    check(in.saved, "input", i);
+    return in.saved.tensor;
   }
   Tensor output(int j) const override {
     const SavedTensor& saved = node_->outputs[static_cast<std::size_t>(j)].saved;
@@ -64,7 +66,8 @@ class NodeContext final : public VjpContext {
   void separate_inputs() {
     std::vector<Tensor> separated(static_cast<std::size_t>(node_->inputs.size()));
     for (int i = 0; i < input_count(); ++i) {
-      if (node_->inputs[static_cast<std::size_t>(i)].saved.tensor.defined()) {
+      const Node::Input& in = node_->inputs[static_cast<std::size_t>(i)];
+      if (in.recomputed || in.saved.tensor.defined()) {
         separated[static_cast<std::size_t>(i)] = recorded_alias(input(i));
       }
     }
@@ -76,8 +79,19 @@ class NodeContext final : public VjpContext {
     return false;
   }
   Tensor take(int i) { return std::move(results_[static_cast<std::size_t>(i)]); }
+  /// The gradients of the outputs are used up.
+  void drop_grads() { grads_.clear(); }
 
  private:
+  /// An input that its producer computes again, with its place on the tape.
+  static Tensor recomputed(const Node::Input& in) {
+    const NoGrad guard;
+    const NodeContext context(in.producer, {}, nullptr);
+    const Tensor y = redistribute(in.producer->op->recompute(context), in.layout);
+    y.set_gradient_state(in.producer, in.output);
+    return y;
+  }
+
   void check(const SavedTensor& saved, const char* what, int index) const {
     if (!saved.tensor.defined()) {
       throw UsageError(
@@ -173,7 +187,19 @@ class Walk {
     return true;
   }
 
-  void add(const Ref<Node>& node, int output, const Tensor& gradient) {
+  /// a + b, in the memory of one of them where nobody else can see it.
+  static Tensor summed(Tensor a, Tensor b) {
+    if (!grad_enabled() && a.layout() == b.layout() && a.dtype() == b.dtype()) {
+      for (const Tensor* to : {&a, &b}) {
+        if (!to->is_unshared() || to->local().empty() || !to->local().is_dense()) continue;
+        kernels::binary(kernels::BinaryKind::kAdd, a.local(), b.local(), to->mutable_local());
+        return *to;
+      }
+    }
+    return tessera::add(a, b);
+  }
+
+  void add(const Ref<Node>& node, int output, Tensor gradient) {
     if (limited_ && !wanted_.contains(node.get())) return;
     Waiting& waiting = waiting_[node->number];
     if (!waiting.node) {
@@ -181,10 +207,9 @@ class Walk {
       waiting.grads.resize(static_cast<std::size_t>(node->outputs.size()));
     }
     const Layout dual = node->outputs[static_cast<std::size_t>(output)].layout.dual();
-    const Tensor part =
-        split_within(gradient.layout(), dual) ? gradient : redistribute(gradient, dual);
+    if (!split_within(gradient.layout(), dual)) gradient = redistribute(gradient, dual);
     Tensor& sum = waiting.grads[static_cast<std::size_t>(output)];
-    sum = sum.defined() ? tessera::add(sum, part) : part;
+    sum = sum.defined() ? summed(std::move(sum), std::move(gradient)) : std::move(gradient);
   }
 
   void visit(const Ref<Node>& node, std::vector<Tensor> grads) {
@@ -218,12 +243,14 @@ class Walk {
     } else {
       node->op->vjp(context);
     }
+    // What is no longer needed goes before sums of gradients are made.
+    context.drop_grads();
+    if (release_) node->release_saved();
     for (int i = 0; i < context.input_count(); ++i) {
       const Node::Input& input = node->inputs[static_cast<std::size_t>(i)];
       if (!input.producer || !context.needs(i)) continue;
-      if (Tensor g = context.take(i); g.defined()) add(input.producer, input.output, g);
+      if (Tensor g = context.take(i); g.defined()) add(input.producer, input.output, std::move(g));
     }
-    if (release_) node->release_saved();
     finish_leaves(*node);
   }
 

@@ -83,7 +83,12 @@ void record(const OpDef& op,
       input.output = slot.output;
       node->leaf_linear &= slot.node->leaf_linear;
     }
-    if (op.saved_inputs >> i & 1u) input.saved = {x, x.version()};
+    if ((op.saved_inputs >> i & 1u) == 0) continue;
+    if (input.producer && input.producer->recomputes(input.output)) {
+      input.recomputed = node->reads_recomputed = true;
+    } else {
+      input.saved = {x, x.version()};
+    }
   }
   for (int j = 0; j < outputs.size(); ++j) {
     const Tensor& y = outputs[j];

@@ -50,6 +50,7 @@ class Node : public GradientState, public CachedObject {
     Layout layout;
     DType dtype = DType::kFloat32;
     SavedTensor saved;
+    bool recomputed = false;  // not saved: the producer computes it again
   };
   struct Output {
     Layout layout;
@@ -68,7 +69,8 @@ class Node : public GradientState, public CachedObject {
   /// A leaf, or made from leaves by linear views alone: its gradient stays Partial until the leaf
   /// takes the sum.
   bool leaf_linear = false;
-  bool released = false;  // saved values are gone after backward()
+  bool reads_recomputed = false;  // an input is not saved but computed again
+  bool released = false;          // saved values are gone after backward()
 
   // Leaves only. empty -> accumulating (`pending`) -> in flight (reducer) -> ready (`gradient`).
   Tensor pending;
@@ -76,6 +78,11 @@ class Node : public GradientState, public CachedObject {
   bool listed = false;  // in the list of leaves with a pending gradient
 
   bool is_leaf() const { return op == nullptr; }
+  /// Whether output `j` need not be saved. Only one step back: what is computed again from values
+  /// that are themselves computed again would cost the square of a chain's length.
+  bool recomputes(int j) const {
+    return j == 0 && op != nullptr && op->recompute != nullptr && !reads_recomputed;
+  }
   void release_saved();
 
  protected:

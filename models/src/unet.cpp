@@ -131,10 +131,12 @@ void ResidualBlock::fields(nn::Fields& f) {
 }
 
 Tensor ResidualBlock::forward(const Tensor& x) const {
+  // The shortcut goes first: its gradient then comes last, and only that of y waits for it.
+  const Tensor carried = shortcut_ ? (*shortcut_)(x) : x;
   Tensor h = conv1_(norm1_ ? (*norm1_)(x) : x);
   h = norm2_ ? (*norm2_)(h) : activate(h, activation_);
   h = conv2_(dropout_(h));
-  return (shortcut_ ? (*shortcut_)(x) : x) + h;
+  return carried + h;
 }
 
 UNet::Descent::Descent(
@@ -199,10 +201,11 @@ Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
   const LayerScope scope(scope_name());
   const Dims size = domain_of(skip);
   // The 1x1 convolution goes first: it commutes with the interpolation and is cheaper there.
-  const Tensor finer = transposed
-                           ? transposed->forward_to(x, size)
-                           : interpolate((*conv)(x), size, {.mode = mode, .like = skip.layout()});
-  Tensor y = concat({finer, skip}, -1);
+  const auto finer = [&] {
+    return transposed ? transposed->forward_to(x, size)
+                      : interpolate((*conv)(x), size, {.mode = mode, .like = skip.layout()});
+  };
+  Tensor y = concat({finer(), skip}, -1);
   for (const ResidualBlock& block : blocks) y = block(y);
   return y;
 }

@@ -137,11 +137,12 @@ Tensor weight_grad(const Tensor& x, const Tensor& dy, const ConvArgs& args);
 void conv_vjp(VjpContext& context) {
   const auto& args = context.as<ConvArgs>();
   const Tensor g = context.grad();
+  // First what reads x, which may be a value computed again for the time of this call.
+  if (context.needs(1)) context.set(1, weight_grad(context.input(0), g, args));
   if (context.needs(0)) {
     const Layout& x = context.input_layout(0);
     context.set(0, input_grad(g, context.input(1), with_size(args, x.shape()), x.dual()));
   }
-  if (context.needs(1)) context.set(1, weight_grad(context.input(0), g, args));
   if (context.input_layout(2).defined() && context.needs(2))
     context.set(2, sum_to(g, context.input_layout(2).shape()));
 }

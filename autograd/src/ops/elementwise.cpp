@@ -288,6 +288,7 @@ void infer_unary(const Problem& problem, std::vector<OutputMeta>& out) {
 }
 
 Tensor mul_unary(const Tensor& g, const Tensor& x, UnaryArgs args, UnaryScalars scalars);
+const OpDef& unary_op(UnaryKind kind);
 
 const OpDef unary_record = {
     .name = "unary",
@@ -309,7 +310,12 @@ const OpDef unary_record = {
         },
     .saved_inputs = 0b1};
 
-/// One record per function, so that reports name it.
+Tensor unary_recompute(const VjpContext& context) {
+  return call(unary_op(kind_of(context.as<UnaryArgs>())), {context.input(0)},
+              context.as<UnaryArgs>(), context.dynamic_as<UnaryScalars>());
+}
+
+/// One record per function, so that reports name it. Activations are computed again in backward.
 const OpDef& unary_op(UnaryKind kind) {
   static const auto ops = [] {
     std::array<OpDef, static_cast<std::size_t>(UnaryKind::kRound) + 1> all;
@@ -317,6 +323,9 @@ const OpDef& unary_op(UnaryKind kind) {
       all[k] = unary_record;
       all[k].name = kernels::name(static_cast<UnaryKind>(k));
     }
+    for (const UnaryKind activation : {UnaryKind::kRelu, UnaryKind::kLeakyRelu, UnaryKind::kElu,
+                                       UnaryKind::kSilu, UnaryKind::kGelu, UnaryKind::kGeluTanh})
+      all[static_cast<std::size_t>(activation)].recompute = unary_recompute;
     return all;
   }();
   return ops[static_cast<std::size_t>(kind)];

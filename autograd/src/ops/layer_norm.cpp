@@ -102,6 +102,8 @@ std::vector<Tensor> layer_norm_decompose(const VjpContext& context) {
   return {y};
 }
 
+Tensor layer_norm_recompute(const VjpContext& context);
+
 const OpDef layer_norm_op = {.name = "layer_norm",
                              .infer = infer_layer_norm,
                              .signatures = layer_norm_signatures,
@@ -113,7 +115,16 @@ const OpDef layer_norm_op = {.name = "layer_norm",
                                  },
                              .vjp = layer_norm_vjp,
                              .decompose = layer_norm_decompose,
+                             .recompute = layer_norm_recompute,
                              .saved_inputs = 0b111};
+
+Tensor layer_norm_recompute(const VjpContext& context) {
+  const auto saved = [&](int i) {
+    return context.input_layout(i).defined() ? context.input(i) : Tensor();
+  };
+  return call(layer_norm_op, {saved(0), saved(1), saved(2)}, context.as<LayerNormArgs>(),
+              context.dynamic_as<LayerNormScalars>());
+}
 
 }  // namespace
 

@@ -1,7 +1,8 @@
 // Group normalisation of x [N, domain..., C], fused with the activation behind it. Forward keeps x
-// and the moments [N, groups, 3] = (count, mean, M2) alone. Over a split domain the moments of the
-// parts are gathered and merged in rank order (Chan, Golub & LeVeque 1979): one small exchange, no
-// cancellation, the same bits on every rank.
+// and the moments [N, groups, 3] = (count, mean, M2) alone; what reads y computes it again from
+// these in backward, so a convolution behind a norm keeps one tensor, not two. Over a split domain
+// the moments of the parts are gathered and merged in rank order (Chan, Golub & LeVeque 1979): one
+// small exchange, no cancellation, the same bits on every rank.
 
 #include <algorithm>
 #include <tessera/autograd/autograd.hpp>
@@ -141,6 +142,45 @@ void norm_local(const LocalCall& call) {
                       call.out[0].view);
 }
 
+// ---- forward again, from the saved moments: (x, moments, gamma, beta) -> y ----
+
+void apply_signatures(const Problem& problem,
+                      const AxisGroup& group,
+                      std::vector<Signature>& legal) {
+  each_split(problem, group, [&](Role x, Role moments, Role channel, int dim) {
+    legal.push_back({.in = {x, moments, channel, channel},
+                     .out = {x},
+                     .bounds = channel_bounds(problem, dim, 0b00010)});
+  });
+}
+
+void apply_local(const LocalCall& call) {
+  kernels::GroupNormOptions options =
+      kernel_options(call.as<NormArgs>(), call.dynamic_as<NormScalars>());
+  options.groups = std::max<std::int64_t>(call.in[1].view.shape[1], 1);
+  kernels::group_norm(call.in[0].view, call.in[1].view, call.in[2].view, call.in[3].view, options,
+                      call.out[0].view);
+}
+
+const OpDef apply_op = {.name = "group_norm_apply",
+                        .infer =
+                            [](const Problem& problem, std::vector<OutputMeta>& out) {
+                              out.push_back({problem.shape(0), problem.dtypes[0]});
+                            },
+                        .signatures = apply_signatures,
+                        .local = apply_local};
+
+Tensor saved_or_none(const VjpContext& context, int i) {
+  return context.input_layout(i).defined() ? context.input(i) : Tensor();
+}
+
+Tensor norm_recompute(const VjpContext& context) {
+  return call(
+      apply_op,
+      {context.input(0), context.output(1), saved_or_none(context, 1), saved_or_none(context, 2)},
+      context.as<NormArgs>(), context.dynamic_as<NormScalars>());
+}
+
 // ---- backward: sums over the domain, then the input's gradient ----
 
 // (x, dy, moments, gamma, beta) -> (sums [N, groups, 2], dgamma [C], dbeta [C])
@@ -211,11 +251,8 @@ void norm_vjp(VjpContext& context) {
   const auto& args = context.as<NormArgs>();
   const auto& scalars = context.dynamic_as<NormScalars>();
   const Tensor x = context.input(0);
-  const auto optional = [&](int i) {
-    return context.input_layout(i).defined() ? context.input(i) : Tensor();
-  };
-  const Tensor gamma = optional(1);
-  const Tensor beta = optional(2);
+  const Tensor gamma = saved_or_none(context, 1);
+  const Tensor beta = saved_or_none(context, 2);
   const Tensor moments = context.output(1);
   const Tensor dy = context.grad(0);
   const Outputs sums = call(sums_op, {x, dy, moments, gamma, beta}, args, scalars);
@@ -250,6 +287,7 @@ const OpDef norm_op = {.name = "group_norm",
                        .local = norm_local,
                        .vjp = norm_vjp,
                        .decompose = norm_decompose,
+                       .recompute = norm_recompute,
                        .saved_inputs = 0b111,
                        .saved_outputs = 0b10,
                        .differentiable_outputs = 0b01};

@@ -184,6 +184,10 @@ struct OpDef {
   /// The same maths in smaller ops, used instead of `vjp` when a graph of the gradient is asked
   /// for; null: `vjp` serves.
   std::vector<Tensor> (*decompose)(const VjpContext&) = nullptr;
+  /// Output 0 again, to the bit, from what is saved; null: it is kept. For what costs little beside
+  /// the ops that read it (normalisation, activation): those save nothing of it and compute it
+  /// again in backward. Gradients are off.
+  Tensor (*recompute)(const VjpContext&) = nullptr;
   std::uint32_t saved_inputs = 0;   ///< bit i: vjp reads input i
   std::uint32_t saved_outputs = 0;  ///< bit j: vjp reads output j
   std::uint32_t differentiable_outputs = ~0u;

@@ -14,9 +14,9 @@ class GradientState : public RefCounted {};
 
 /// A tensor: its global value, and a layout that says where the pieces live.
 ///
-/// A cheap shared handle, of one thread at a time (as all that shares its memory). `shape()` is global; what concerns this rank alone says `local_`. Values
-/// do not change after creation except through `mutable_local()`, which is for optimisers and
-/// buffers.
+/// A cheap shared handle, of one thread at a time (as all that shares its memory). `shape()` is
+/// global; what concerns this rank alone says `local_`. Values do not change after creation except
+/// through `mutable_local()`, which is for optimisers and buffers.
 class Tensor {
  public:
   /// An undefined handle.
@@ -62,6 +62,8 @@ class Tensor {
     return local_shape().product() * static_cast<std::int64_t>(size_of(dtype()));
   }
   const Ref<Buffer>& buffer() const { return impl_->buffer; }
+  /// Whether this handle is the only one that reaches its memory.
+  bool is_unshared() const { return impl_->use_count() == 1 && impl_->buffer->use_count() == 1; }
   std::uint32_t version() const { return impl_->buffer->version(); }
 
   /// The value of a tensor with one element; throws LayoutError while it is Partial, on every rank
