@@ -14,6 +14,8 @@
 #include "flight.hpp"
 #include "mpi.hpp"
 #include "remote_failure.hpp"
+#include "report.hpp"
+#include "witness.hpp"
 
 namespace tessera::parallel {
 
@@ -27,9 +29,15 @@ constexpr double kReadSeconds = 2;
 constexpr double kYieldSeconds = 5;
 constexpr double kYieldSecondsPerProcess = 0.25;  // so that the next one reports alone, too
 
+struct Failure {
+  std::string what;
+  int code;
+  bool operator==(const Failure&) const = default;
+};
+
 struct State {
-  std::map<int, std::string> failures;  // by process
-  std::map<int, std::string> answers;   // to our query
+  std::map<int, Failure> failures;     // by process
+  std::map<int, std::string> answers;  // to our query
   Clock::time_point first_failure;
   int reporter = -1;  // lowest other process that asks for the same
 };
@@ -38,10 +46,11 @@ State& state() {
   return *instance;
 }
 
-void send_to_others(mpi::Control::Type type, std::string_view text) {
+void send_to_others(mpi::Control::Type type, std::string_view text, int code = 0) {
   if (!mpi::active()) return;
   mpi::Control message;
   message.type = type;
+  message.code = code;
   message.origin = process().rank;
   message.set_text(text);
   for (int peer = 0; peer < process().count; ++peer) {
@@ -70,7 +79,34 @@ std::string join(const std::vector<int>& numbers) {
   return text;
 }
 
-// The launcher reads output through pipes and drops what is left in them when a job aborts.
+void print(const std::string& text) {
+  witness::claim_report();
+  std::fflush(nullptr);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  wait_until_read(STDOUT_FILENO);
+  wait_until_read(STDERR_FILENO);
+}
+
+// What all processes of the job say alike; null: they do not, or some has not spoken.
+const Failure* common_failure() {
+  const auto& failures = state().failures;
+  if (static_cast<int>(failures.size()) != process().count) return nullptr;
+  const Failure& first = failures.begin()->second;
+  const bool alike = std::all_of(failures.begin(), failures.end(),
+                                 [&](const auto& failure) { return failure.second == first; });
+  return alike ? &first : nullptr;
+}
+
+}  // namespace
+
+int exit_code(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const HasExitCode*>(&error)) return known->exit_code();
+  if (dynamic_cast<const UsageError*>(&error) != nullptr) return 2;
+  if (dynamic_cast<const IoError*>(&error) != nullptr) return 74;
+  return kFailureExitCode;
+}
+
 void wait_until_read(int descriptor) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
@@ -83,16 +119,6 @@ void wait_until_read(int descriptor) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
-void print(const std::string& text) {
-  std::fflush(nullptr);
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-  wait_until_read(STDOUT_FILENO);
-  wait_until_read(STDERR_FILENO);
-}
-
-}  // namespace
-
 void poll_control() {
   if (!mpi::active()) return;
   State& s = state();
@@ -101,13 +127,15 @@ void poll_control() {
     switch (message.type) {
       case mpi::Control::kFail:
         if (s.failures.empty()) s.first_failure = Clock::now();
-        s.failures.emplace(message.origin, message.text.data());
+        s.failures.emplace(message.origin, Failure{message.text.data(), message.code});
+        witness::leave_report_to_others();
         break;
       case mpi::Control::kStatus:
         s.answers[message.origin] = message.text.data();
         break;
       case mpi::Control::kQuery: {
         if (s.reporter < 0 || message.origin < s.reporter) s.reporter = message.origin;
+        witness::leave_report_to_others();
         const int asker = message.origin;
         message.type = mpi::Control::kStatus;
         message.origin = process().rank;
@@ -119,10 +147,12 @@ void poll_control() {
   }
 }
 
-void fail_job(std::string_view what) {
+void fail_job(std::string_view what, int exit_code) {
   try {
-    if (!state().failures.emplace(process().rank, what).second) return;
-    send_to_others(mpi::Control::kFail, what);
+    // Cut as the message is, so that all processes compare the same.
+    const std::string text(what.substr(0, mpi::Control().text.size() - 1));
+    if (!state().failures.emplace(process().rank, Failure{text, exit_code}).second) return;
+    send_to_others(mpi::Control::kFail, text, exit_code);
   } catch (const std::exception& error) {
     // The message did not get out; the others notice by their watchdog.
     std::fprintf(stderr, "tessera: %s\n", error.what());
@@ -133,8 +163,8 @@ bool job_failed() { return !state().failures.empty(); }
 
 std::string failure_text() {
   std::string text;
-  for (const auto& [origin, what] : state().failures) {
-    text += str(text.empty() ? "" : "; ", "process ", origin, ": ", what);
+  for (const auto& [origin, failure] : state().failures) {
+    text += str(text.empty() ? "" : "; ", "process ", origin, ": ", failure.what);
   }
   return text;
 }
@@ -154,33 +184,41 @@ void check_wait(CallKind kind) {
 
 void end_failed_job() {
   State& s = state();
+  const int self = process().rank;
+  const auto all_failed = [&] { return static_cast<int>(s.failures.size()) == process().count; };
   try {
-    const int self = process().rank;
-    if (self == 0) {
-      poll_for(kGatherSeconds,
-               [&] { return static_cast<int>(s.failures.size()) == process().count; });
-    } else {
-      poll_for(kYieldSeconds + kYieldSecondsPerProcess * self, [] { return false; });
+    poll_for(kGatherSeconds, all_failed);
+    if (const Failure* const common = common_failure(); common != nullptr && outstanding() == 0) {
+      // Every process is here: the job can end in order. Where one is not, it ends the others.
+      if (self == 0) print(str("tessera: ", common->what, "\n"));
+      const int code = common->code;
+      std::fflush(nullptr);
+      witness::set_ending();
+      mpi::stop();
+      witness::stop();
+      std::_Exit(code);
     }
+    if (self > 0) poll_for(kYieldSeconds + kYieldSecondsPerProcess * self, [] { return false; });
   } catch (const std::exception&) {
     // Report what is known.
   }
+  const int code = s.failures.empty() ? kFailureExitCode : s.failures.begin()->second.code;
   std::string report;
   if (process().count == 1) {
-    for (const auto& [origin, what] : s.failures) report += str("tessera: ", what, "\n");
+    for (const auto& [origin, failure] : s.failures) report += str("tessera: ", failure.what, "\n");
   } else {
     std::map<std::string, std::vector<int>> origins;
-    for (const auto& [origin, what] : s.failures) origins[what].push_back(origin);
+    for (const auto& [origin, failure] : s.failures) origins[failure.what].push_back(origin);
     report = "tessera: the job has failed\n";
     for (const auto& [what, processes] : origins) {
       report += str(processes.size() > 1 ? "  processes " : "  process ", join(processes), " of ",
                     process().count, ": ", what, "\n");
     }
     const std::string calls = recent_calls_text(4);
-    if (!calls.empty()) report += str("  last calls of process ", process().rank, ":\n", calls);
+    if (!calls.empty()) report += str("  last calls of process ", self, ":\n", calls);
   }
   print(report);
-  mpi::abort(kFailureExitCode);
+  mpi::abort(code);
 }
 
 void end_stuck_job(const Request::Flight& flight, double seconds) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "mpi.hpp"
+#include "witness.hpp"
 
 namespace tessera::parallel {
 
@@ -129,6 +130,7 @@ void wait_for(Request::Flight& flight, double timeout) {
       Clock::time_point start = Clock::now();
       ~Waiting() {
         state().awaited = outer;
+        witness::note_wait(outer != nullptr ? &outer->record : nullptr);
         const double seconds = seconds_since(start);
         flight.waited += seconds;
         if (flight.counted) {
@@ -146,6 +148,7 @@ void wait_for(Request::Flight& flight, double timeout) {
       }
     };
     const Waiting waiting{flight, std::exchange(s.awaited, &flight)};
+    witness::note_wait(&flight.record);
     for (int tries = 1; !flight.advance(); ++tries) {
       if (tries % 8 == 0) {
         progress_all();
@@ -271,6 +274,7 @@ class Starter {
     call.sequence = ++s.calls;
     Record record(call);
     recent(call.sequence) = record;
+    witness::note_call(record);
     ++s.stats.kinds[static_cast<std::size_t>(call.kind)].calls;
 
     auto flight = make_ref<Request::Flight>();

@@ -11,6 +11,8 @@
 #include <memory>
 #include <tessera/core/error.hpp>
 
+#include "witness.hpp"
+
 namespace tessera::parallel::mpi {
 
 namespace {
@@ -97,6 +99,7 @@ Started start(int* argc, char*** argv) {
   MPI_Initialized(&initialised);
   bool owned = false;
   if (initialised == 0) {
+    witness::start();
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "start");
     owned = true;

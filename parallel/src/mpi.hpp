@@ -24,7 +24,8 @@ inline constexpr int kMaxTag = (1 << 27) - 1;
 struct Control {
   enum Type : std::int32_t { kFail, kQuery, kStatus } type = kFail;
   std::int32_t origin = 0;
-  std::array<char, 1016> text{};
+  std::int32_t code = 0;  ///< exit code of a failure
+  std::array<char, 1012> text{};
 
   void set_text(std::string_view what);
 };

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <tessera/core/error.hpp>
+#include <tessera/core/memory.hpp>
 #include <tessera/core/threads.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/failure.hpp>
@@ -11,6 +13,7 @@
 #include "flight.hpp"
 #include "mpi.hpp"
 #include "remote_failure.hpp"
+#include "witness.hpp"
 
 namespace tessera {
 
@@ -25,8 +28,13 @@ void fail_with(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const parallel::RemoteFailure&) {
+  } catch (const std::bad_alloc&) {
+    parallel::fail_job(
+        "memory: the system has none left (std::bad_alloc). Use a smaller problem, or more "
+        "processes "
+        "on more nodes.");
   } catch (const std::exception& error) {
-    parallel::fail_job(error.what());
+    parallel::fail_job(error.what(), parallel::exit_code(error));
   } catch (...) {
     parallel::fail_job("an exception that is not a std::exception");
   }
@@ -56,24 +64,34 @@ std::uint64_t seed_from_environment(std::uint64_t otherwise) {
 }  // namespace
 
 Runtime::Runtime(int argc, char** argv, const RuntimeOptions& options)
-    : exceptions_(std::uncaught_exceptions()), seed_(seed_from_environment(options.seed)) {
+    : exceptions_(std::uncaught_exceptions()) {
   if (exists) {
     throw UsageError("runtime: there is one already. Make one Runtime per program, in main().");
   }
   const parallel::mpi::Started started = parallel::mpi::start(&argc, &argv);
   exists = true;
   set_process(started.process);
+  parallel::witness::set_running();
   local_size_ = started.local_size;
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  if (options.threads > 0) {
-    set_thread_count(options.threads);
-  } else if (std::getenv("TESSERA_THREADS") == nullptr) {
-    set_thread_count(std::max(1, cores / local_size_));
-  }
   parallel::adopt_thread();
   parallel::set_oversubscribed(local_size_ > cores);
   if (started.process.count > 1) set_progress_function(&parallel::poll);
   previous_terminate = std::set_terminate(&on_terminate);
+  try {
+    seed_ = seed_from_environment(options.seed);
+    parallel::watchdog_timeout();
+    MemoryPool::of({});
+    if (options.threads > 0) {
+      set_thread_count(options.threads);
+    } else if (std::getenv("TESSERA_THREADS") == nullptr) {
+      set_thread_count(std::max(1, cores / local_size_));
+    } else {
+      thread_count();
+    }
+  } catch (const Error&) {
+    fail_with_current_exception();
+  }
 }
 
 Runtime::~Runtime() {
@@ -97,7 +115,9 @@ Runtime::~Runtime() {
   }
   set_progress_function(nullptr);
   std::set_terminate(previous_terminate);
+  parallel::witness::set_ending();
   parallel::mpi::stop();
+  parallel::witness::stop();
   set_process({});
 }
 

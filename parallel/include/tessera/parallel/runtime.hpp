@@ -20,11 +20,14 @@ struct RuntimeOptions {
 /// one process too.
 ///
 /// The destructor waits for the other processes. When the job has failed, or an exception is on its
-/// way through, it ends the job with one report and exit code 70 instead. An exception that leaves
-/// main() does the same.
+/// way through, it ends the job with one report and the error's exit code (parallel/failure.hpp)
+/// instead. An exception that leaves main() does the same. A process that is killed is reported by
+/// a witness, a process beside it that sleeps otherwise (launchers of the Hydra kind only, such as
+/// MPICH's mpiexec).
 class Runtime {
  public:
-  /// Throws UsageError when there is one already, CommError when the MPI library is not MPICH.
+  /// Throws UsageError when there is one already, CommError when the MPI library is not MPICH. An
+  /// environment variable of Tessera that makes no sense ends the job as `guard` does.
   Runtime(int argc, char** argv, const RuntimeOptions& options = {});
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -40,8 +43,8 @@ class Runtime {
   Mesh mesh(const std::vector<MeshAxis>& axes) const { return Mesh::world(axes); }
 
   /// Runs `f` and returns its int (or 0). An exception from it fails the job: every process ends
-  /// with one report and exit code 70. `int main(int argc, char** argv) { Runtime runtime(argc,
-  /// argv); return runtime.guard([&] {...}); }`
+  /// with one report and the error's exit code. `int main(int argc, char** argv) { Runtime
+  /// runtime(argc, argv); return runtime.guard([&] {...}); }`
   template <class F>
   static int guard(F&& f) {
     try {
