@@ -22,7 +22,7 @@ const UNetOptions& checked(const UNetOptions& o) {
   }
   if (o.blocks < 1 || o.upscale < 1 || o.kernel < 1 || o.kernel % 2 == 0) {
     throw UsageError(str("unet: blocks ", o.blocks, ", upscale ", o.upscale, ", kernel ", o.kernel,
-                         " (all must be at least 1, the kernel odd)."));
+                         " (all must be at least 1, the kernel odd). Use for example 1, 1 and 3."));
   }
   const bool adds_input = o.input_skip != InputSkip::kNone || o.conserve_means;
   if (adds_input && o.in_channels < o.out_channels) {

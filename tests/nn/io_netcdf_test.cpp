@@ -285,6 +285,75 @@ TEST_CASE("an incomplete NetCDF file never appears") {
   CHECK(dir.list().empty());
 }
 
+TEST_CASE("a file that was cut off is refused, wherever the cut is") {
+  const TempDir dir;
+  // The writer's three forms: 64-bit offsets, 64-bit data for bytes and long integers.
+  for (const DType type : {DType::kFloat32, DType::kUInt8, DType::kInt64}) {
+    io::NetcdfWriter writer(dir / "a.nc",
+                            {{.name = "y", .size = 5, .coordinates = {1, 2, 3, 4, 5}}, {"x", 3}},
+                            {{.name = "v", .dims = {"y", "x"}, .dtype = type},
+                             {.name = "w", .dims = {"x"}, .dtype = DType::kInt32}},
+                            {{"title", std::string("odd")}});
+    std::vector<std::int32_t> values(15, 1);
+    writer.write_box("v", Box::whole({5, 3}), View::dense(values.data(), DType::kInt32, {5, 3}));
+    writer.write_box("w", Box::whole({3}), View::dense(values.data(), DType::kInt32, {3}));
+    writer.commit();
+    const std::string good = test::read_file(dir / "a.nc");
+    CHECK_NOTHROW(io::NetcdfReader(dir / "a.nc"));
+    // A new file each time: overwriting one waits for the disk.
+    const auto put = [&](const std::string& content) {
+      std::filesystem::remove(dir / "b.nc");
+      test::write_file(dir / "b.nc", content);
+    };
+    for (std::size_t size = 0; size < good.size(); ++size) {
+      put(good.substr(0, size));
+      INFO(size << " of " << good.size() << " bytes");
+      CHECK_THROWS_AS(io::NetcdfReader(dir / "b.nc"), DataError);
+    }
+    // What follows the data does not matter.
+    put(good + "xyz");
+    CHECK_NOTHROW(io::NetcdfReader(dir / "b.nc"));
+    // Damage in the header is an error or goes unnoticed, but never worse.
+    for (std::size_t at = 4; at < good.size(); ++at) {
+      for (const int bit : {0, 3, 7}) {
+        std::string bad = good;
+        bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
+        put(bad);
+        try {
+          io::NetcdfReader(dir / "b.nc");
+        } catch (const IoError&) {
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a file of records") {
+  // x(2), t unlimited with 3 records of a(t) short and b(t, x) float, written by hand.
+  const TempDir dir;
+  const auto number = [](std::uint32_t v) {
+    return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16),
+                       static_cast<char>(v >> 8), static_cast<char>(v)};
+  };
+  const auto name = [&](const std::string& text) {
+    return number(static_cast<std::uint32_t>(text.size())) + text +
+           std::string((4 - text.size() % 4) % 4, '\0');
+  };
+  const std::string none = number(0) + number(0);
+  std::string header = std::string("CDF\1", 4) + number(3) + number(10) + number(2) + name("t") +
+                       number(0) + name("x") + number(2) + none + number(11) + number(2);
+  const std::uint32_t begin = static_cast<std::uint32_t>(header.size()) + 40 + 44;
+  header += name("a") + number(1) + number(0) + none + number(3) + number(4) + number(begin);
+  header += name("b") + number(2) + number(0) + number(1) + none + number(5) + number(8) +
+            number(begin + 4);
+  REQUIRE(header.size() <= begin);
+  const std::string good = header + std::string(begin - header.size() + 3 * 12, '\0');
+  test::write_file(dir / "a.nc", good);
+  CHECK(io::NetcdfReader(dir / "a.nc").variable("b").shape == Shape{3, 2});
+  test::write_file(dir / "a.nc", good.substr(0, good.size() - 1));
+  CHECK_THROWS_WITH(io::NetcdfReader(dir / "a.nc"), Catch::Contains("cut off"));
+}
+
 TEST_CASE("files that are not NetCDF") {
   const TempDir dir;
   test::write_file(dir / "a.nc", "hello");

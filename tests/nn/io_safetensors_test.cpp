@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <tessera/nn/io/safetensors.hpp>
 
@@ -374,84 +373,4 @@ TEST_CASE("a file that shrinks while it is open is an error") {
   std::filesystem::resize_file(dir / "a", 300);
   CHECK_THROWS_WITH(reader.read_box("x", Box({0}, {100}), view_of(x, {100})),
                     Catch::Contains("ends at byte 300"));
-}
-
-TEST_CASE("ten thousand mutated files are read or refused, never worse") {
-  const TempDir dir;
-  const auto seed = std::random_device{}();
-  std::cout << "safetensors fuzz seed " << seed << "\n";
-  INFO("seed " << seed);
-  std::mt19937_64 random(seed);
-  const auto below = [&](std::size_t n) {
-    return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
-  };
-
-  io::SafetensorsWriter writer(dir / "a",
-                               {{"block.0.weight", DType::kFloat32, {3, 2}},
-                                {"h", DType::kBFloat16, {2}},
-                                {"flags", DType::kBool, {4}},
-                                {"ids", DType::kInt64, {2}},
-                                {"none", DType::kFloat64, {0, 7}}},
-                               {{"step", "12"}, {"name", "\xc3\xa9t\xc3\xa9"}});
-  std::vector<double> v(6, 1.0);
-  std::vector<std::int32_t> n(4, 1);
-  writer.write_box("block.0.weight", Box({0, 0}, {3, 2}), view_of(v, {3, 2}));
-  writer.write_box("h", Box({0}, {2}), view_of(v, {2}));
-  writer.write_box("flags", Box({0}, {4}), view_of(n, {4}));
-  writer.write_box("ids", Box({0}, {2}), view_of(n, {2}));
-  writer.commit();
-  const std::string good = test::read_file(dir / "a");
-  const char* const splices[] = {"[",          "{",
-                                 "}",          "]",
-                                 "\"",         ",",
-                                 ":",          "-1",
-                                 "1e9",        "18446744073709551615",
-                                 "4294967296", "null",
-                                 "true",       "\"dtype\":\"F64\",",
-                                 "[0,8]",      "__metadata__",
-                                 "\\u0000",    "\xff"};
-  int opened = 0;
-  for (int i = 0; i < 10'000; ++i) {
-    std::string bad = good;
-    for (std::size_t change = 0, changes = 1 + below(4); change < changes && !bad.empty();
-         ++change) {
-      // Half of the changes fall on the length and the start of the header.
-      const std::size_t at = below(below(2) ? bad.size() : std::min<std::size_t>(bad.size(), 64));
-      switch (below(6)) {
-        case 0:
-          bad[at] = static_cast<char>(below(256));
-          break;
-        case 1:
-          bad[at] = static_cast<char>(bad[at] ^ (1 << below(8)));
-          break;
-        case 2:
-          bad.resize(at);
-          break;
-        case 3:
-          bad.insert(at, splices[below(std::size(splices))]);
-          break;
-        case 4:
-          bad.erase(at, 1 + below(12));
-          break;
-        default:
-          bad.insert(at, bad.substr(below(bad.size()), below(60)));
-      }
-    }
-    test::write_file(dir / "b", bad);
-    try {
-      const io::SafetensorsReader reader(dir / "b");
-      ++opened;
-      for (const auto& entry : reader.entries()) {
-        const auto bytes = static_cast<std::size_t>(entry.shape.product()) * size_of(entry.dtype);
-        REQUIRE(bytes <= bad.size());
-        std::vector<double> out(static_cast<std::size_t>(entry.shape.product()) + 1);
-        reader.read_box(entry.name, Box::whole(entry.shape),
-                        View::dense(out.data(), DType::kFloat64, entry.shape));
-      }
-    } catch (const IoError& e) {
-      REQUIRE(std::strlen(e.what()) < 2000);
-    }
-  }
-  CHECK(opened > 0);
-  CHECK(opened < 9'000);
 }

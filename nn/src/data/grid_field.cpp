@@ -2,6 +2,7 @@
 #include <cmath>
 #include <tessera/core/tensor.hpp>
 #include <tessera/nn/data/grid_field.hpp>
+#include <tessera/nn/io/suggest.hpp>
 
 namespace tessera::data {
 namespace {
@@ -76,14 +77,16 @@ GridField::GridField(const GridFieldOptions& options) : reader_(options.path) {
 }
 
 int GridField::dim(const std::string& name) const {
-  std::string names;
+  std::string list;
+  std::vector<std::string> names;
   for (int d = 0; d < dims(); ++d) {
     if (dim_name(d) == name) return d;
-    if (d > 0) names += ", ";
-    names += dim_name(d);
+    if (d > 0) list += ", ";
+    list += dim_name(d);
+    names.push_back(dim_name(d));
   }
   throw UsageError(str("data: the grid of \"", variable_->name, "\" has no dimension \"", name,
-                       "\" (it has: ", names, ")."));
+                       "\" (it has: ", list, ").", io::did_you_mean(name, names)));
 }
 
 std::string GridField::coordinate_attribute(int dim, const std::string& name) const {

@@ -406,6 +406,10 @@ Normalization SuperResolution::compute_normalization(const io::Collective& colle
   if (moments.count == 0)
     throw DataError(str("data: variable \"", field_.variable().name, "\" of ", field_.path(),
                         " has no valid points to train on."));
+  if (!std::isfinite(moments.mean) || !std::isfinite(moments.m2))
+    throw DataError(str("data: variable \"", field_.variable().name, "\" of ", field_.path(),
+                        " holds infinite values (its mean is ", moments.mean,
+                        "). Mark such points as missing (_FillValue, or NaN)."));
   result.mean = moments.mean;
   result.std = std::sqrt(moments.m2 / moments.count);
   // A constant field has no scale of its own.

@@ -124,6 +124,10 @@ std::vector<std::vector<double>> read_json_lines(const std::string& path,
   return columns;
 }
 
+void write_text(const std::string& path, const std::string& text) {
+  write_file_atomically(path, text);
+}
+
 void write_json(const std::string& path,
                 const std::vector<std::pair<std::string, JsonValue>>& fields) {
   // Values are put in as text, so that numbers keep their 17 digits; the frame is written by hand.

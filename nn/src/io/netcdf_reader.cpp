@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "io/convert.hpp"
+#include "io/netcdf_classic.hpp"
 #include "io/netcdf_common.hpp"
+#include "io/posix_file.hpp"
 
 namespace tessera::io {
 namespace {
@@ -251,6 +253,13 @@ NetcdfReader::~NetcdfReader() = default;
 
 NetcdfReader::NetcdfReader(const std::string& path) : state_(std::make_unique<State>()) {
   state_->path = path;
+  {
+    const File file = File::open(path);
+    const std::int64_t needed = classic_netcdf_bytes(file);
+    if (file.size() < needed)
+      throw DataError(str(path, ": cut off (", file.size(), " of ", needed,
+                          " bytes that its header speaks of). Get the file again."));
+  }
   const std::lock_guard lock(netcdf_mutex());
   state_->check(nc_open(path.c_str(), NC_NOWRITE, &state_->file), "cannot be opened as NetCDF");
   try {

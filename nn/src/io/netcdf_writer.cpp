@@ -209,6 +209,7 @@ NetcdfWriter::NetcdfWriter(const std::string& path,
   s.temporary = temporary_name(path, collective.broadcast(unique_id()));
   collective.together([&] {
     if (collective.rank != 0) return;
+    check_replaceable(path);
     remove_stale_temporaries(path);
     s.owns_temporary = true;
     s.create(dimensions, attributes);

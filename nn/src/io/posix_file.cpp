@@ -18,8 +18,30 @@ namespace {
 
 constexpr std::size_t kIdDigits = 16;
 
+const char* advice(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return " Check the path.";
+    case EACCES:
+    case EPERM:
+      return " Check its permissions.";
+    case EROFS:
+      return " Choose a place that can be written.";
+    case ENOSPC:
+    case EDQUOT:
+      return " Make room there, or choose another place.";
+    case EFBIG:
+      return " Raise the limit of file sizes (ulimit -f).";
+    case EMFILE:
+      return " Raise the limit of open files (ulimit -n).";
+    default:
+      return "";
+  }
+}
+
 [[noreturn]] void fail(const std::string& path, const std::string& problem, int error) {
-  throw IoError(str(path, ": ", problem, " (", std::strerror(error), ")."));
+  throw IoError(str(path, ": ", problem, " (", std::strerror(error), ").", advice(error)));
 }
 
 std::string directory_of(const std::string& path) {
@@ -102,6 +124,12 @@ std::string temporary_name(const std::string& path, std::int64_t id) {
   return path + ".tmp-" + digits;
 }
 
+void check_replaceable(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw IoError(str(path, ": not a regular file. Give the path of a file."));
+}
+
 void remove_stale_temporaries(const std::string& path) noexcept {
   try {
     const std::string start = std::filesystem::path(path).filename().string() + ".tmp-";
@@ -142,6 +170,8 @@ void remove_quietly(const std::string& path) noexcept { ::unlink(path.c_str()); 
 
 void write_file_atomically(const std::string& path, const std::string& content) {
   const std::string temporary = temporary_name(path, unique_id());
+  check_replaceable(path);
+  remove_stale_temporaries(path);
   try {
     {
       const File file = File::create(temporary);

@@ -38,6 +38,9 @@ class File {
 
 /// `path` + ".tmp-" + id: beside the final file, so that a rename is atomic.
 std::string temporary_name(const std::string& path, std::int64_t id);
+/// Throws IoError when there is something at `path` other than a regular file, which a rename would
+/// replace: a directory, a device, a pipe.
+void check_replaceable(const std::string& path);
 /// Removes the temporary files that a run left behind which was killed while it wrote `path`.
 void remove_stale_temporaries(const std::string& path) noexcept;
 /// A number that differs between processes, and between calls of one process.

@@ -82,6 +82,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   s.temporary = temporary_name(path, collective.broadcast(unique_id()));
   collective.together([&] {
     if (collective.rank != 0) return;
+    check_replaceable(path);
     remove_stale_temporaries(path);
     s.file.emplace(File::create(s.temporary));
     s.owns_temporary = true;

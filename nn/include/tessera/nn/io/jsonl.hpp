@@ -44,6 +44,9 @@ class JsonLines {
 std::vector<std::vector<double>> read_json_lines(const std::string& path,
                                                  const std::vector<std::string>& fields);
 
+/// Writes a small text file, whole or not at all. Throws IoError.
+void write_text(const std::string& path, const std::string& text);
+
 /// Writes an object as a small readable JSON file, whole or not at all; keys with dots become
 /// nested objects, whose fields must follow each other.
 void write_json(const std::string& path,
