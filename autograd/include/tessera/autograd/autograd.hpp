@@ -23,6 +23,10 @@ struct BackwardOptions {
 /// Gradients of the scalar `loss` into all leaves it depends on, added to what they hold.
 /// Reductions of parameter gradients start while it runs and end at the first use. Throws
 /// ShapeError unless the loss has one element.
+///
+/// When it throws midway, leaves whose gradient was complete have it and all others are as before;
+/// the graph is used up as far as the walk went. To go on, clear the gradients and compute the loss
+/// again.
 void backward(const Tensor& loss, const BackwardOptions& options = {});
 
 /// Options of grad().
