@@ -29,6 +29,24 @@ void add_settings(CLI::App& command,
   }
 }
 
+namespace {
+
+/// What a run is about does not change when it goes on; only where its data lies and how long and
+/// how fast it trains may.
+void check_resumed(const io::Settings& all,
+                   const std::map<std::string, std::string>& before,
+                   const std::string& run) {
+  for (const auto& [key, value] : before) {
+    const bool fixed = key.starts_with("model.") || key.starts_with("data.");
+    if (!fixed || key == "data.file" || all.get(key) == value) continue;
+    throw UsageError(str("train: --resume with ", key, " = ", all.get(key), ", but ", run,
+                         " was started with ", value.empty() ? "none" : value,
+                         ". Leave it out, or start another run."));
+  }
+}
+
+}  // namespace
+
 void add_train(CLI::App& program, Command& chosen) {
   CLI::App* const train = program.add_subcommand("train", "Train a model.");
   train->require_subcommand(1);
@@ -59,9 +77,15 @@ void add_train(CLI::App& program, Command& chosen) {
   add_settings(*unet, state->all, state->given);
   unet->callback([state, &chosen] {
     chosen = [state] {
-      if (state->options.resume) state->all.load(RunFiles{state->options.out}.config());
+      const bool resume = state->options.resume;
+      if (resume) state->all.load(RunFiles{state->options.out}.config());
+      std::map<std::string, std::string> before;
+      for (const io::Settings::Entry& e : state->all.entries()) {
+        before[e.key] = state->all.get(e.key);
+      }
       if (!state->config.empty()) state->all.load(state->config);
       for (const auto& [key, text] : state->given) state->all.set(key, text);
+      if (resume) check_resumed(state->all, before, state->options.out);
       if (state->settings.file.empty()) {
         throw UsageError("train: no data. Give the NetCDF file with --data.");
       }

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/jsonl.hpp>
 
 #include "pictures.hpp"
 #include "unet_run.hpp"
@@ -193,9 +193,7 @@ int evaluate_unet(const EvaluateOptions& options) {
         {"factor", data.options().factor}, {"holdout", trained.settings.holdout},
         {"weights", files.weights()},      {"scores", scores},
         {"gain_over_bicubic", gain}};
-    std::ofstream out(files.evaluation());
-    out << json.dump(2) << '\n';
-    if (!out) throw IoError(str("evaluate: cannot write ", files.evaluation(), "."));
+    io::write_text(files.evaluation(), json.dump(2) + "\n");
     if (dims == 2) draw_prediction(files.error_picture(), picture, data.field());
     fmt::print("{:<10} {:>12} {:>12} {:>12}\n", "RMSE", "overall", "land", "ocean");
     for (const auto& [name, s] : table) {

@@ -1,8 +1,8 @@
+#include <csignal>
 #include <iostream>
 #include <sstream>
-#include <tessera/nn/io/collective.hpp>
-#include <tessera/nn/io/data_error.hpp>
 #include <tessera/nn/io/suggest.hpp>
+#include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/runtime.hpp>
 
 #include "commands.hpp"
@@ -10,7 +10,7 @@
 namespace tessera::app {
 namespace {
 
-enum ExitCode { kOk = 0, kUsage = 2, kData = 65, kIo = 74 };
+constexpr int kUsage = 2;
 
 constexpr const char* kFooter =
     "Run it under mpiexec to use several processes; the mesh says how they share the work:\n"
@@ -33,12 +33,6 @@ std::string suggestion(const CLI::App& program) {
   return text.empty() ? "" : word + ":" + text + "\n";
 }
 
-/// Says what is wrong, once for the job.
-int complain(int code, const std::string& text) {
-  if (process().rank == 0) std::cerr << "tessera: " << text << std::endl;
-  return code;
-}
-
 int run(int argc, char** argv) {
   CLI::App program("Deep learning on decomposed fields.", "tessera");
   program.require_subcommand(1);
@@ -59,24 +53,20 @@ int run(int argc, char** argv) {
       std::cout << out.str() << std::flush;
       std::cerr << errors.str() << std::flush;
     }
-    return code == 0 ? kOk : kUsage;
+    return code == 0 ? 0 : kUsage;
   }
-  // Options are wrong on every rank alike. Files may fail on one only: then the job has failed, and
-  // ends from where the error is thrown.
-  try {
-    return chosen();
-  } catch (const UsageError& e) {
-    return complain(kUsage, e.what());
-  } catch (const IoError& e) {
-    if (process().count > 1 && !io::is_agreed(e)) throw;
-    return complain(dynamic_cast<const DataError*>(&e) != nullptr ? kData : kIo, e.what());
-  }
+  const int code = chosen();
+  // Under the watchdog, which the end of the program is not: no command leaves work to one rank.
+  parallel::barrier(parallel::Group::world(), {.op = "end of the command"}).wait();
+  return code;
 }
 
 }  // namespace
 }  // namespace tessera::app
 
 int main(int argc, char** argv) {
+  // A limit on the size of files is an error of the write that meets it.
+  std::signal(SIGXFSZ, SIG_IGN);
   tessera::Runtime runtime(argc, argv);
   return runtime.guard([&] { return tessera::app::run(argc, argv); });
 }

@@ -28,7 +28,8 @@ constexpr int kExitPreempted = 75;
 
 volatile std::sig_atomic_t stop_requested = 0;
 
-/// While alive, SIGTERM, SIGINT and SIGUSR1 ask for a stop at the end of the step.
+/// While alive, SIGTERM, SIGINT and SIGUSR1 ask for a stop at the end of the step, on whichever
+/// rank they arrive.
 class StopSignals {
  public:
   StopSignals() {
@@ -80,6 +81,15 @@ Tensor loss_of(const UNetSettings& s, const Tensor& y, const data::SuperResoluti
   return mse_loss(y, batch.target, weight);
 }
 
+void create_directory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    throw IoError(str("train: the directory ", path, " cannot be made (", error.message(),
+                      "). Choose another with --out."));
+  }
+}
+
 }  // namespace
 
 int train_unet(UNetSettings settings, const TrainOptions& options) {
@@ -87,6 +97,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
   const Mesh mesh = parse_mesh(options.mesh);
   const bool first = mesh.rank() == 0;
   const io::Collective ranks = nn::collective(mesh);
+  const StopSignals signals;
 
   ranks.together([&] {
     if (!first) return;
@@ -95,7 +106,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
                            " holds a run already. Continue it with --resume, or choose another "
                            "directory."));
     }
-    std::filesystem::create_directories(options.out);
+    create_directory(options.out);
   });
 
   const data::SuperResolution data = open_data(settings, mesh);
@@ -117,15 +128,19 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
   const Layout target = data.fine_layout(input);
 
   if (options.resume) nn::load_checkpoint(files.checkpoint(), state);
-  std::optional<io::JsonLines> metrics;
   ranks.together([&] {
     io::Settings all;
     settings.declare(all);
     if (first) all.save(files.config());
+  });
+  // From its first line of metrics on, a run can be resumed; and a disk without room for a
+  // checkpoint is found out before the work.
+  if (!options.resume) nn::save_checkpoint(files.checkpoint(), state);
+  std::optional<io::JsonLines> metrics;
+  ranks.together([&] {
     metrics.emplace(files.metrics(), options.resume ? state.step : io::JsonLines::kNothing);
   });
 
-  const StopSignals signals;
   StepReporter reporter(mesh);
   io::Progress progress(settings.steps, {.label = "train", .first = state.step});
   bool stopped = false;

@@ -1,0 +1,230 @@
+#pragma once
+
+// Faults at random moments of a training on two processes, and what must hold after each: the job
+// ends soon with a report that names the process, the last checkpoint is whole, and the resumed run
+// gives the bits of an uninterrupted one.
+
+#include <sys/resource.h>
+
+#include <random>
+#include <tessera/nn/io/safetensors.hpp>
+
+#include "program.hpp"
+
+namespace tessera::test {
+
+enum class Fault { kKill, kStop, kThrow };
+
+class FaultTest {
+ public:
+  explicit FaultTest(std::uint64_t seed) : random_(seed) {
+    const auto start_time = Clock::now();
+    const Outcome whole = run(at_, command(2, training("whole")));
+    duration_ = seconds_since(start_time);
+    INFO(whole.output);
+    REQUIRE(whole.code == 0);
+    model_ = read_file(at_ / "whole/model.safetensors");
+    losses_ = losses(at_, "whole");
+  }
+
+  /// One fault, on one process, at one moment. Returns whether it came before the job's end.
+  bool strike(Fault fault) {
+    const int rank = static_cast<int>(below(2));
+    const double delay = std::uniform_real_distribution<double>(0, 1.05 * duration_)(random_);
+    const std::string name = "run-" + std::to_string(++count_);
+    const char* const words[] = {"killed", "stopped", "made to throw"};
+    INFO("process " << rank << " " << words[static_cast<int>(fault)] << " after " << delay
+                    << " s of " << duration_ << " s");
+    Words job = command(2, training(name));
+    job.insert(job.begin(), {"/usr/bin/env", "TESSERA_TIMEOUT=4"});
+#ifdef TESSERA_THROW_ON_SIGNAL
+    if (fault == Fault::kThrow) job.insert(job.begin() + 1, "LD_PRELOAD=" TESSERA_THROW_ON_SIGNAL);
+#else
+    if (fault == Fault::kThrow) return false;  // allocation belongs to the sanitizers
+#endif
+    const pid_t launcher = start(job, at_ / "output");
+    const auto struck = hit(launcher, rank, delay, fault);
+    const int code = wait_for(launcher, 30);
+    const Outcome o = {code, read_file(at_ / "output")};
+    INFO("code " << code << "\n" << o.output);
+    REQUIRE(code != kHangs);
+    const bool begun = std::filesystem::exists(at_ / name + "/metrics.jsonl");
+    const bool finished = std::filesystem::exists(at_ / name + "/loss.png");
+    if (code != 0) check_report(o, fault, rank, begun && !finished);
+
+    const std::string checkpoint = at_ / name + "/checkpoint.safetensors";
+    if (begun) check_whole(checkpoint);
+    check_resumed(name, begun);
+    return struck && code != 0;
+  }
+
+  /// Takes a resource from one process in the middle of the training, so that its files fail.
+  void take(int rank, __rlimit_resource resource, rlim_t left, const std::string& word) {
+    const std::string name = "run-" + std::to_string(++count_);
+    INFO("process " << rank << ", limit " << resource << " of " << left);
+    const pid_t launcher = start(command(2, training(name)), at_ / "output");
+    wait_for_steps(name, 2);
+    const struct rlimit limit = {left, left};
+    const pid_t process = process_of(launcher, rank);
+    const bool taken = process > 0 && prlimit(process, resource, &limit, nullptr) == 0;
+    const int code = wait_for(launcher, 60);
+    const Outcome o = {code, read_file(at_ / "output")};
+    INFO("code " << code << "\n" << o.output);
+    if (taken && code != 0) {  // 0: the training was faster
+      CHECK(code == 74);
+      CHECK(o.says(word));
+      CHECK(o.count("tessera: ") == 1);
+    }
+    check_whole(at_ / name + "/checkpoint.safetensors");
+    check_resumed(name);
+  }
+
+  /// A signal that asks one process (-1: the launcher) to stop; the whole job stops after the same
+  /// step.
+  void ask_to_stop(int signal, int rank) {
+    const std::string name = "run-" + std::to_string(++count_);
+    INFO("signal " << signal << " to process " << rank);
+    const pid_t launcher = start(command(2, training(name)), at_ / "output");
+    wait_for_steps(name, 2);
+    const pid_t process = rank < 0 ? launcher : process_of(launcher, rank);
+    if (process > 0) kill(process, signal);
+    const int code = wait_for(launcher, 60);
+    INFO("code " << code << "\n" << read_file(at_ / "output"));
+    REQUIRE((code == 75 || code == 0));  // 0: the training was faster
+    if (code == 75) CHECK(losses_of(name).size() < losses_.size());
+    check_resumed(name);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  std::uint64_t below(std::uint64_t n) {
+    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
+  }
+  Words training(const std::string& name) const {
+    return train(at_, name, {"--steps", "60", "--checkpoint-every", "7", "--mesh", "h=2"});
+  }
+  std::vector<double> losses_of(const std::string& name) const {
+    return std::filesystem::exists(at_ / name + "/metrics.jsonl") ? losses(at_, name)
+                                                                  : std::vector<double>();
+  }
+
+  void wait_for_steps(const std::string& name, std::int64_t steps) const {
+    const auto begin = Clock::now();
+    while (std::ssize(losses_of(name)) < steps && seconds_since(begin) < 60) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  /// Going on, or starting again where nothing had begun, ends like the uninterrupted training.
+  void check_resumed(const std::string& name, bool begun = true) const {
+    const Words again =
+        begun ? Words{"train", "unet", "--resume", "--out", at_ / name} : training(name);
+    const Outcome o = run(at_, command(2, again));
+    INFO("resumed: code " << o.code << "\n" << o.output);
+    REQUIRE(o.code == 0);
+    CHECK(read_file(at_ / name + "/model.safetensors") == model_);
+    CHECK(losses(at_, name) == losses_);
+    for (const auto& entry : std::filesystem::directory_iterator(at_ / name)) {
+      CHECK(entry.path().string().find(".tmp-") == std::string::npos);
+    }
+    std::filesystem::remove_all(at_ / name);
+  }
+
+  /// The process of this rank below a launcher; 0 when there is none (yet).
+  static pid_t process_of(pid_t launcher, int rank) {
+    const std::string wanted = "PMI_RANK=" + std::to_string(rank);
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename().string();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      if (read_file(entry.path().string() + "/comm") != "tessera\n") continue;
+      const std::string environment = read_file(entry.path().string() + "/environ");
+      if (environment.find(wanted + '\0') == std::string::npos) continue;
+      for (pid_t p = std::stoi(name); p > 1; p = parent_of(p)) {
+        if (p == launcher) return std::stoi(name);
+      }
+    }
+    return 0;
+  }
+  static pid_t parent_of(pid_t process) {
+    const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat");
+    const std::size_t at = stat.rfind(')');
+    return at == std::string::npos ? 0 : std::stoi(stat.substr(at + 4));
+  }
+  static bool hit(pid_t launcher, int rank, double delay, Fault fault) {
+    const auto begin = Clock::now();
+    pid_t process = 0;
+    while (seconds_since(begin) < delay) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (process == 0) process = process_of(launcher, rank);
+    }
+    if (process == 0) process = process_of(launcher, rank);
+    if (process == 0) return false;
+    const int signal = fault == Fault::kKill ? SIGKILL : fault == Fault::kStop ? SIGSTOP : SIGUSR2;
+    return kill(process, signal) == 0;
+  }
+
+  /// `during`: the training had begun and not ended; before and after, processes come and go one by
+  /// one, and the launcher's own words may be all that there is.
+  static void check_report(const Outcome& o, Fault fault, int rank, bool during) {
+    CHECK(o.count("tessera: ") <= 1);
+    const std::string process = "process " + std::to_string(rank);
+    if (!during) {
+      CHECK((o.says(process) || o.says("MPI; one of them is stopped or gone") ||
+             o.says("BAD TERMINATION")));
+      return;
+    }
+    CHECK(o.code == 70);
+    CHECK(o.count("tessera: ") == 1);
+    CHECK(o.says(" #"));  // a call with its number
+    switch (fault) {
+      case Fault::kKill:
+        CHECK(o.says(process + " of 2: ended by signal 9 (Killed)"));
+        break;
+      case Fault::kStop:
+        CHECK(o.says("tessera: no progress for"));
+        CHECK(o.says("not arrived: " + process + "\n"));
+        break;
+      case Fault::kThrow:
+        CHECK(o.says(process + " of 2: "));
+        break;
+    }
+  }
+  static void check_whole(const std::string& path) {
+    const io::SafetensorsReader reader(path);
+    for (const auto& entry : reader.entries()) {
+      std::vector<double> values(static_cast<std::size_t>(entry.shape.product()));
+      reader.read_box(entry.name, Box::whole(entry.shape),
+                      View::dense(values.data(), DType::kFloat64, entry.shape));
+      for (const double v : values) REQUIRE(std::isfinite(v));
+    }
+  }
+
+  TemporaryFolder at_;
+  std::mt19937_64 random_;
+  double duration_ = 0;
+  std::string model_;
+  std::vector<double> losses_;
+  int count_ = 0;
+};
+
+/// `draws` faults of each kind. Prints the seed, which TESSERA_TEST_SEED repeats.
+inline void strike_at_random(int draws) {
+  const char* text = std::getenv("TESSERA_TEST_SEED");
+  const std::uint64_t seed =
+      text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device{}();
+  std::printf("seed of the faults: %llu\n", static_cast<unsigned long long>(seed));
+  INFO("TESSERA_TEST_SEED=" << seed);
+  FaultTest test(seed);
+  int struck = 0;
+  for (int i = 0; i < draws; ++i) {
+    for (const Fault fault : {Fault::kKill, Fault::kStop, Fault::kThrow}) {
+      struck += test.strike(fault) ? 1 : 0;
+    }
+  }
+  std::printf("%d of %d faults came before the end of the training\n", struck, 3 * draws);
+  CHECK(struck >= draws);
+}
+
+}  // namespace tessera::test
