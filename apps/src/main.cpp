@@ -1,6 +1,9 @@
 #include <csignal>
+#include <cstdio>
+#include <functional>
 #include <iostream>
 #include <sstream>
+#include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/suggest.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/runtime.hpp>
@@ -33,7 +36,31 @@ std::string suggestion(const CLI::App& program) {
   return text.empty() ? "" : word + ":" + text + "\n";
 }
 
+/// All processes must have been started alike: they would wait for each other in different places.
+void check_arguments(int argc, char** argv) {
+  std::string all;
+  for (int i = 1; i < argc; ++i) all += std::string(argv[i]) + '\n';
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(process().count), 0);
+  hashes[static_cast<std::size_t>(process().rank)] =
+      static_cast<std::int64_t>(std::hash<std::string>{}(all) >> 1);
+  if (process().count > 1) nn::collective(Mesh::world({{"all", process().count}})).sum(hashes);
+  for (std::size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    throw UsageError(str("start: processes 0 and ", rank,
+                         " were given different arguments. Start all with the same."));
+  }
+}
+
+/// What was printed has arrived.
+void check_output() {
+  std::cout.flush();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) {
+    throw IoError("output: standard output cannot be written. Make room where it goes.");
+  }
+}
+
 int run(int argc, char** argv) {
+  check_arguments(argc, argv);
   CLI::App program("Deep learning on decomposed fields.", "tessera");
   program.require_subcommand(1);
   program.footer(kFooter);
@@ -56,6 +83,7 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : kUsage;
   }
   const int code = chosen();
+  check_output();
   // Under the watchdog, which the end of the program is not: no command leaves work to one rank.
   parallel::barrier(parallel::Group::world(), {.op = "end of the command"}).wait();
   return code;

@@ -180,7 +180,7 @@ class Line {
     const char* word = sigdescr_np(WTERMSIG(status));
     report.add("ended by signal %d (%s)", WTERMSIG(status), word != nullptr ? word : "unknown");
   } else {
-    report.add("ended without a word");
+    report.add("was killed, or crashed,");  // the launcher has asked for its status already
   }
   if (page->phase == kStarting) {
     report.add(" while the job started");

@@ -71,6 +71,7 @@ class Workshop {
     put("damaged/model.safetensors", read_file(at / "done/model.safetensors").substr(0, 500));
     fs::create_directory(at / "directory");
     REQUIRE(mkfifo((at / "pipe").c_str(), 0600) == 0);
+    before_ = done();
   }
 
   void put(const std::string& name, const std::string& content) const {
@@ -116,7 +117,7 @@ class Workshop {
     for (const char* noise : {"terminate called", "what()", "Abort(", "BAD TERMINATION", "0x"}) {
       CHECK_FALSE(o.says(noise));
     }
-    CHECK(done() == before);
+    CHECK(done() == before_);
     CHECK(fs::is_fifo(at / "pipe"));
     fs::remove_all(at / "x");
     for (const auto& entry : fs::recursive_directory_iterator(at / "")) {
@@ -125,7 +126,9 @@ class Workshop {
   }
 
   const TemporaryFolder at;
-  std::map<std::string, std::string> before;
+
+ private:
+  std::map<std::string, std::string> before_;
 };
 
 /// A training on other data, with few other options.
@@ -138,19 +141,12 @@ Words on(const std::string& data, const std::string& out, const Words& more = {}
 
 }  // namespace
 
-TEST_CASE("bad input gives one clear message and an exit code") {
-  Workshop shop;
-  shop.before = shop.done();
+TEST_CASE("bad options give one clear message and an exit code") {
+  const Workshop shop;
   const TemporaryFolder& at = shop.at;
   const std::string x = at / "x";
   const auto with = [&](const Words& more) { return train(at, "x", more); };
-  const auto resume = [&](const std::string& run, const Words& more = {}) {
-    Words words = {"train", "unet", "--resume", "--out", at / run};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  };
   const std::vector<Case> cases = {
-      // The command line.
       {"no command", 2, {}, 2, {"subcommand"}},
       {"unknown command", 2, {"trian"}, 2, {"Did you mean \"train\"?"}},
       {"unknown model", 0, {"train", "unte"}, 2, {"Did you mean \"unet\"?"}},
@@ -191,7 +187,31 @@ TEST_CASE("bad input gives one clear message and an exit code") {
        with({"--periodic", "lno"}),
        2,
        {"Did you mean \"lon\"?"}},
-      // The data.
+      // The environment.
+      {"limit that is no size",
+       2,
+       {"info"},
+       2,
+       {"'plenty' is not a size"},
+       {"TESSERA_MEMORY_LIMIT=plenty"}},
+      {"threads that are no number", 2, {"info"}, 2, {"TESSERA_THREADS"}, {"TESSERA_THREADS=all"}},
+      {"timeout that is no number", 2, {"info"}, 2, {"TESSERA_TIMEOUT"}, {"TESSERA_TIMEOUT=soon"}},
+      {"seed that is no number", 2, {"info"}, 2, {"TESSERA_SEED"}, {"TESSERA_SEED=lucky"}},
+  };
+  for (const Case& c : cases) shop.check(c);
+}
+
+TEST_CASE("bad files give one clear message and an exit code") {
+  const Workshop shop;
+  const TemporaryFolder& at = shop.at;
+  const std::string x = at / "x";
+  const auto with = [&](const Words& more) { return train(at, "x", more); };
+  const auto resume = [&](const std::string& run, const Words& more = {}) {
+    Words words = {"train", "unet", "--resume", "--out", at / run};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const std::vector<Case> cases = {
       {"no such file", 2, on(at / "no.nc", x), 74, {"no.nc", "No such file"}},
       {"a directory", 2, on(at / "directory", x), 74, {"directory"}},
       {"not NetCDF", 2, on(at / "text.nc", x), 65, {"text.nc"}},
@@ -269,18 +289,26 @@ TEST_CASE("bad input gives one clear message and an exit code") {
        {"more axes"}},
       {"info on nothing", 2, {"info", at / "nowhere"}, 74, {"nowhere"}},
       {"info on text", 0, {"info", at / "text.nc"}, 65, {"text.nc"}},
-      // The environment.
-      {"limit that is no size",
-       2,
-       {"info"},
-       2,
-       {"'plenty' is not a size"},
-       {"TESSERA_MEMORY_LIMIT=plenty"}},
-      {"threads that are no number", 2, {"info"}, 2, {"TESSERA_THREADS"}, {"TESSERA_THREADS=all"}},
-      {"timeout that is no number", 2, {"info"}, 2, {"TESSERA_TIMEOUT"}, {"TESSERA_TIMEOUT=soon"}},
-      {"seed that is no number", 2, {"info"}, 2, {"TESSERA_SEED"}, {"TESSERA_SEED=lucky"}},
   };
   for (const Case& c : cases) shop.check(c);
+}
+
+TEST_CASE("processes that were started differently say so") {
+  const TemporaryFolder at;
+  Words words = {TESSERA_MPIEXEC, "-n",   "1", TESSERA_PROGRAM, "info", ":", "-n", "1",
+                 TESSERA_PROGRAM, "infos"};
+  const Outcome o = run(at, words);
+  INFO(o.output);
+  CHECK(o.code == 2);
+  CHECK(o.count("processes 0 and 1 were given different arguments") == 1);
+}
+
+TEST_CASE("output that goes nowhere is an error") {
+  const TemporaryFolder at;
+  const Outcome o = run(at, command(0, {"info"}), [] { dup2(open("/dev/full", O_WRONLY), 1); });
+  INFO(o.output);
+  CHECK(o.code == 74);
+  CHECK(o.count("standard output cannot be written") == 1);
 }
 
 TEST_CASE("a full disk ends a training with the last checkpoint whole") {
@@ -309,7 +337,17 @@ TEST_CASE("a full disk ends a training with the last checkpoint whole") {
     for (const auto& entry : fs::directory_iterator(place + "/run")) {
       files.push_back(entry.path().filename().string());
     }
+    for (const auto& entry : fs::directory_iterator(place)) fs::remove_all(entry.path());
+    const Words predict = {"predict", at / "run", "--output", place + "/y.nc"};
+    const Outcome predicted = run(at, command(2, predict));
+    const bool nothing = fs::is_empty(place);
     umount(place.c_str());
+    {
+      INFO(predicted.output);
+      CHECK(predicted.code == 74);
+      CHECK(predicted.count("tessera: ") == 1);
+      CHECK(nothing);
+    }
     INFO(o.output);
     CHECK(o.code == 74);
     CHECK(o.count("No space left on device") == 1);
