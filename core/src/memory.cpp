@@ -1,10 +1,7 @@
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -15,6 +12,8 @@
 #include <tessera/core/mesh.hpp>
 #include <thread>
 #include <vector>
+
+#include "large_blocks.hpp"
 
 namespace tessera {
 
@@ -55,27 +54,15 @@ class SpinLock {
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
 
-/// Blocks of at least this size are mapped one by one, so that they can go back to the system:
-/// cached ones do where keeping them would exceed the peak.
+/// Device blocks of at least this size go back where keeping them would exceed the peak; on the CPU
+/// they lie in a range of their own (LargeBlocks).
 constexpr std::int64_t kLargeBlock = 1 << 20;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// Memory of the CPU, zero-filled at first use; null when there is no more.
-std::byte* map_block(std::size_t bytes) {
-  // Aligned to huge pages: a new block costs one fault per 2 MiB instead of 512.
-  void* const raw =
-      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  auto* const begin = static_cast<std::byte*>(raw);
-  const std::size_t skip =
-      (kHugePage - reinterpret_cast<std::uintptr_t>(raw) % kHugePage) % kHugePage;
-  if (skip > 0) munmap(begin, skip);
-  if (skip < kHugePage) munmap(begin + skip + bytes, kHugePage - skip);
-  // The end keeps small pages, so that no more becomes resident than is used.
-  if (const std::size_t whole = bytes / kHugePage * kHugePage; whole > 0)
-    madvise(begin + skip, whole, MADV_HUGEPAGE);
-  return begin + skip;
-}
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;  // every block from malloc, whose bounds are checked
+#else
+constexpr bool kSanitized = false;
+#endif
 
 }  // namespace
 
@@ -97,44 +84,55 @@ struct MemoryPool::State {
     std::vector<std::byte*> blocks;
   };
   std::array<FreeList, kClasses> free;
+  LargeBlocks large;
   Buffer* live = nullptr;  // newest first
 
   /// Null when there is no more.
   std::byte* take(std::size_t block) const {
     if (backend != nullptr) return static_cast<std::byte*>(backend->allocate(device.index, block));
-    return is_large(block) ? map_block(block)
-                           : static_cast<std::byte*>(std::aligned_alloc(64, block));
+    return static_cast<std::byte*>(std::aligned_alloc(64, block));
   }
-  void give_back(std::byte* block, std::size_t bytes) const {
+  void give_back(std::byte* block) const {
     if (backend != nullptr) {
       backend->free(device.index, block);
-    } else if (is_large(bytes)) {
-      munmap(block, bytes);
     } else {
       std::free(block);
     }
   }
-  static bool is_large(std::size_t bytes) {
-    return static_cast<std::int64_t>(bytes) >= kLargeBlock;
+  bool is_large(std::size_t bytes) const {
+    return !kSanitized && backend == nullptr && static_cast<std::int64_t>(bytes) >= kLargeBlock;
+  }
+  /// Runs `f` on the large blocks and counts the holes that it makes or fills.
+  template <class F>
+  auto on_large(const F& f) {
+    const std::int64_t before = large.resident_holes();
+    const auto result = f();
+    stats.cached_bytes += large.resident_holes() - before;
+    return result;
+  }
+  void drop_holes(std::int64_t bytes) {
+    on_large([&] { return large.drop_holes(bytes), 0; });
+  }
+  std::byte* take_large(std::size_t bytes) {
+    const auto wanted = static_cast<std::int64_t>(bytes);
+    if (stats.limit_bytes > 0) {
+      drop_holes(stats.limit_bytes - stats.live_bytes - wanted);
+      if (stats.live_bytes + stats.cached_bytes + wanted > stats.limit_bytes) drop_cached();
+    }
+    std::byte* const data = on_large([&] { return large.take(bytes); });
+    // Holes may take a quarter beside the most that was ever in use (a training step of a UNet
+    // leaves 23 %); with less the system clears the same pages again in every step.
+    const std::int64_t used = stats.live_bytes + wanted;
+    drop_holes(std::max(stats.peak_bytes, used) * 5 / 4 - used);
+    return data;
   }
   void drop_cached() {
     for (FreeList& list : free) {
-      for (std::byte* block : list.blocks) give_back(block, list.bytes);
+      for (std::byte* block : list.blocks) give_back(block);
       stats.cached_bytes -= static_cast<std::int64_t>(list.bytes * list.blocks.size());
       list.blocks.clear();
     }
-  }
-  /// Gives cached large blocks back, the largest first, until no more than `bytes` are cached.
-  void shrink_cached(std::int64_t bytes) {
-    for (std::size_t i = kClasses; i-- > 0 && stats.cached_bytes > bytes;) {
-      FreeList& list = free[i];
-      if (!is_large(list.bytes)) continue;
-      while (!list.blocks.empty() && stats.cached_bytes > bytes) {
-        give_back(list.blocks.back(), list.bytes);
-        list.blocks.pop_back();
-        stats.cached_bytes -= static_cast<std::int64_t>(list.bytes);
-      }
-    }
+    drop_holes(0);
   }
   [[noreturn]] void out_of_memory(std::size_t bytes) const;
 };
@@ -192,7 +190,12 @@ MemoryPool& MemoryPool::of(Device device) {
 }
 
 Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
-  const SizeClass wanted_class = size_class(bytes);
+  SizeClass wanted_class = size_class(bytes);
+  const bool large = state_->is_large(wanted_class.bytes);
+  if (large) {
+    const std::size_t granules = (bytes + LargeBlocks::kGranule - 1) / LargeBlocks::kGranule;
+    wanted_class.bytes = std::max<std::size_t>(granules * LargeBlocks::kGranule, kLargeBlock);
+  }
   const auto wanted = static_cast<std::int64_t>(wanted_class.bytes);
   const std::lock_guard lock(state_->mutex);
   MemoryStats& stats = state_->stats;
@@ -201,7 +204,9 @@ Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
 
   std::byte* data = nullptr;
   State::FreeList& list = state_->free[wanted_class.index];
-  if (!list.blocks.empty()) {
+  if (large) {
+    data = state_->take_large(wanted_class.bytes);
+  } else if (!list.blocks.empty()) {
     data = list.blocks.back();
     list.blocks.pop_back();
     stats.cached_bytes -= wanted;
@@ -211,16 +216,13 @@ Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
         stats.live_bytes + stats.cached_bytes + wanted > stats.limit_bytes) {
       state_->drop_cached();
     }
-    if (State::is_large(wanted_class.bytes))
-      state_->shrink_cached(
-          std::max<std::int64_t>(0, stats.peak_bytes - stats.live_bytes - wanted));
     data = state_->take(wanted_class.bytes);
     if (data == nullptr) {
       state_->drop_cached();
       data = state_->take(wanted_class.bytes);
     }
-    if (data == nullptr) state_->out_of_memory(bytes);
   }
+  if (data == nullptr) state_->out_of_memory(bytes);
   Ref<Buffer> buffer(new Buffer);
   buffer->data_ = data;
   buffer->bytes_ = bytes;
@@ -245,10 +247,14 @@ void MemoryPool::recycle(const Buffer& buffer) {
   (buffer.previous_ != nullptr ? buffer.previous_->next_ : state_->live) = buffer.next_;
   if (buffer.next_ != nullptr) buffer.next_->previous_ = buffer.previous_;
   stats.live_bytes -= size;
+  if (state_->is_large(buffer.block_bytes_)) {
+    state_->on_large([&] { return state_->large.give_back(buffer.data_, buffer.block_bytes_), 0; });
+    return;
+  }
   // Large blocks are kept only while they fit under the peak: the process never holds more than it
   // once needed.
   if (size >= kLargeBlock && stats.live_bytes + stats.cached_bytes + size > stats.peak_bytes) {
-    state_->give_back(buffer.data_, buffer.block_bytes_);
+    state_->give_back(buffer.data_);
     return;
   }
   state_->free[buffer.size_class_].blocks.push_back(buffer.data_);
