@@ -158,6 +158,14 @@ void check_anomaly(const OpDef& op, std::span<const Tensor> inputs, const Output
   }
 }
 
+/// Whether output 0 may take the memory of `op.overwrites`: its last reader is this call.
+bool overwrites_input(const OpDef& op, const Decision& decision, std::span<const Tensor> inputs) {
+  if (op.overwrites < 0 || op.vjp != nullptr || anomaly_mode) return false;
+  const Tensor& x = inputs[static_cast<std::size_t>(op.overwrites)];
+  return x.is_unshared() && x.layout() == decision.placed.out[0] &&
+         x.dtype() == decision.metas[0].dtype && x.local().is_dense();
+}
+
 /// Computes the outputs of a decided call.
 Outputs execute(const OpDef& op,
                 const Decision& decision,
@@ -181,7 +189,11 @@ Outputs execute(const OpDef& op,
       return outputs;
     }
   }
-  for (std::size_t j = 0; j < outputs_count; ++j) {
+  if (overwrites_input(op, decision, inputs)) {
+    const Tensor& x = inputs[static_cast<std::size_t>(op.overwrites)];
+    outputs.push_back(Tensor::alias(x, x.layout(), x.local()));
+  }
+  for (auto j = static_cast<std::size_t>(outputs.size()); j < outputs_count; ++j) {
     outputs.push_back(Tensor::empty(decision.placed.out[j], decision.metas[j].dtype));
   }
   if (outputs[0].mesh().rank() < 0) return outputs;
@@ -195,7 +207,8 @@ Outputs execute(const OpDef& op,
     return outputs;
   }
   InlineVector<Piece, kMaxOutputs> out;
-  for (std::size_t j = 0; j < outputs_count; ++j) out.append([&] { return piece_of(outputs[static_cast<int>(j)]); });
+  for (std::size_t j = 0; j < outputs_count; ++j)
+    out.append([&] { return piece_of(outputs[static_cast<int>(j)]); });
   const std::span<const Piece> out_pieces(out.data(), outputs_count);
   if (decision.windows) {
     decision.windows->run(op, args, in_pieces, out_pieces);

@@ -47,6 +47,7 @@ class NodeContext final : public VjpContext {
   }
   int input_count() const override { return node_->inputs.size(); }
   Tensor grad(int j) const override { return grads_[static_cast<std::size_t>(j)]; }
+  Tensor take_grad(int j) override { return std::move(grads_[static_cast<std::size_t>(j)]); }
   bool needs(int i) const override {
     const Ref<Node>& producer = node_->inputs[static_cast<std::size_t>(i)].producer;
     return producer && (wanted_ == nullptr || wanted_->contains(producer.get()));

@@ -245,7 +245,8 @@ const OpDef input_grad_op = {.name = "group_norm_input_grad",
                                    out.push_back({problem.shape(0), problem.dtypes[0]});
                                  },
                              .signatures = input_grad_signatures,
-                             .local = input_grad_local};
+                             .local = input_grad_local,
+                             .overwrites = 1};
 
 void norm_vjp(VjpContext& context) {
   const auto& args = context.as<NormArgs>();
@@ -254,10 +255,12 @@ void norm_vjp(VjpContext& context) {
   const Tensor gamma = saved_or_none(context, 1);
   const Tensor beta = saved_or_none(context, 2);
   const Tensor moments = context.output(1);
-  const Tensor dy = context.grad(0);
+  Tensor dy = context.take_grad(0);
   const Outputs sums = call(sums_op, {x, dy, moments, gamma, beta}, args, scalars);
-  if (context.needs(0))
-    context.set(0, call(input_grad_op, {x, dy, moments, gamma, beta, sums[0]}, args, scalars));
+  if (context.needs(0)) {
+    context.set(
+        0, call(input_grad_op, {x, std::move(dy), moments, gamma, beta, sums[0]}, args, scalars));
+  }
   if (gamma.defined() && context.needs(1)) context.set(1, cast(sums[1], gamma.dtype()));
   if (beta.defined() && context.needs(2)) context.set(2, cast(sums[2], beta.dtype()));
 }

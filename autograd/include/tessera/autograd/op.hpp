@@ -188,6 +188,9 @@ struct OpDef {
   /// the ops that read it (normalisation, activation): those save nothing of it and compute it
   /// again in backward. Gradients are off.
   Tensor (*recompute)(const VjpContext&) = nullptr;
+  /// Input whose memory output 0 may take where nobody else sees it (same layout and type); for
+  /// elementwise gradient ops, which have no vjp. -1: none.
+  int overwrites = -1;
   std::uint32_t saved_inputs = 0;   ///< bit i: vjp reads input i
   std::uint32_t saved_outputs = 0;  ///< bit j: vjp reads output j
   std::uint32_t differentiable_outputs = ~0u;
@@ -277,6 +280,8 @@ class VjpContext {
   virtual int input_count() const = 0;
   /// Gradient of output j: in the dual layout of that output; undefined where none arrived.
   virtual Tensor grad(int j = 0) const = 0;
+  /// The same, given away: an op may overwrite it.
+  virtual Tensor take_grad(int j = 0) = 0;
   /// Whether the gradient of input i is wanted.
   virtual bool needs(int i) const = 0;
   /// Sets the gradient of input i, of that input's shape, in any layout.
