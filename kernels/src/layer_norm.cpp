@@ -158,11 +158,17 @@ void backward(const View& x,
         }
         if (!wants_x) continue;
         double lanes0[kLanes] = {}, lanes1[kLanes] = {};
-        for (std::int64_t j = 0; j < c; ++j) {
+        const auto add = [&](std::int64_t j, int l) {
           const double g = static_cast<double>(d[j] * s[j]);
-          lanes0[j % kLanes] += g;
-          lanes1[j % kLanes] += g * static_cast<double>((v[j] - mean) * rstd);
+          lanes0[l] += g;
+          lanes1[l] += g * static_cast<double>((v[j] - mean) * rstd);
+        };
+        std::int64_t j0 = 0;
+        for (; j0 + kLanes <= c; j0 += kLanes) {
+#pragma omp simd
+          for (int l = 0; l < kLanes; ++l) add(j0 + l, l);
         }
+        for (int l = 0; j0 + l < c; ++l) add(j0 + l, l);
         double total0 = 0.0, total1 = 0.0;
         for (int l = 0; l < kLanes; ++l) {
           total0 += lanes0[l];
