@@ -32,7 +32,9 @@ constexpr double kYieldSecondsPerProcess = 0.25;  // so that the next one report
 struct Failure {
   std::string what;
   int code;
-  bool operator==(const Failure&) const = default;
+  std::string place;
+
+  bool alike(const Failure& other) const { return what == other.what && code == other.code; }
 };
 
 struct State {
@@ -46,13 +48,17 @@ State& state() {
   return *instance;
 }
 
-void send_to_others(mpi::Control::Type type, std::string_view text, int code = 0) {
+void send_to_others(mpi::Control::Type type,
+                    std::string_view text,
+                    int code = 0,
+                    std::string_view place = "") {
   if (!mpi::active()) return;
   mpi::Control message;
   message.type = type;
   message.code = code;
   message.origin = process().rank;
   message.set_text(text);
+  message.set_place(place);
   for (int peer = 0; peer < process().count; ++peer) {
     if (peer != process().rank) mpi::send_control(peer, message);
   }
@@ -94,7 +100,7 @@ const Failure* common_failure() {
   if (static_cast<int>(failures.size()) != process().count) return nullptr;
   const Failure& first = failures.begin()->second;
   const bool alike = std::all_of(failures.begin(), failures.end(),
-                                 [&](const auto& failure) { return failure.second == first; });
+                                 [&](const auto& failure) { return failure.second.alike(first); });
   return alike ? &first : nullptr;
 }
 
@@ -127,7 +133,8 @@ void poll_control() {
     switch (message.type) {
       case mpi::Control::kFail:
         if (s.failures.empty()) s.first_failure = Clock::now();
-        s.failures.emplace(message.origin, Failure{message.text.data(), message.code});
+        s.failures.emplace(message.origin,
+                           Failure{message.text.data(), message.code, message.place.data()});
         witness::leave_report_to_others();
         break;
       case mpi::Control::kStatus:
@@ -151,8 +158,9 @@ void fail_job(std::string_view what, int exit_code) {
   try {
     // Cut as the message is, so that all processes compare the same.
     const std::string text(what.substr(0, mpi::Control().text.size() - 1));
-    if (!state().failures.emplace(process().rank, Failure{text, exit_code}).second) return;
-    send_to_others(mpi::Control::kFail, text, exit_code);
+    const std::string place = activity();
+    if (!state().failures.emplace(process().rank, Failure{text, exit_code, place}).second) return;
+    send_to_others(mpi::Control::kFail, text, exit_code, place);
   } catch (const std::exception& error) {
     // The message did not get out; the others notice by their watchdog.
     std::fprintf(stderr, "tessera: %s\n", error.what());
@@ -213,6 +221,7 @@ void end_failed_job() {
     for (const auto& [what, processes] : origins) {
       report += str(processes.size() > 1 ? "  processes " : "  process ", join(processes), " of ",
                     process().count, ": ", what, "\n");
+      if (processes.size() == 1) report += str("    it ", s.failures.at(processes[0]).place, "\n");
     }
     const std::string calls = recent_calls_text(4);
     if (!calls.empty()) report += str("  last calls of process ", self, ":\n", calls);

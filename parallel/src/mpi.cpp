@@ -70,13 +70,17 @@ void post_control() {
 
 MPI_Comm comm_of(Channel channel) { return state->channels[static_cast<std::size_t>(channel)]; }
 
+template <std::size_t n>
+void copy_text(std::array<char, n>& to, std::string_view from) {
+  const std::size_t length = std::min(from.size(), n - 1);
+  std::memcpy(to.data(), from.data(), length);
+  to[length] = '\0';
+}
+
 }  // namespace
 
-void Control::set_text(std::string_view what) {
-  const std::size_t length = std::min(what.size(), text.size() - 1);
-  std::memcpy(text.data(), what.data(), length);
-  text[length] = '\0';
-}
+void Control::set_text(std::string_view what) { copy_text(text, what); }
+void Control::set_place(std::string_view what) { copy_text(place, what); }
 
 std::string version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};

@@ -25,9 +25,11 @@ struct Control {
   enum Type : std::int32_t { kFail, kQuery, kStatus } type = kFail;
   std::int32_t origin = 0;
   std::int32_t code = 0;  ///< exit code of a failure
-  std::array<char, 1012> text{};
+  std::array<char, 812> text{};
+  std::array<char, 200> place{};  ///< what the process did when it failed
 
   void set_text(std::string_view what);
+  void set_place(std::string_view what);
 };
 
 struct Started {

@@ -101,6 +101,7 @@ TEST_CASE("one process that throws stops all, with one report") {
     CHECK(job.code == 74);  // that of an IoError
     CHECK(job.count("tessera: the job has failed") == 1);
     CHECK(job.count(str("  process 1 of ", processes, ": read: disk full. Make room.")) == 1);
+    CHECK(job.says("    it computes; its last call was receive #"));
     CHECK(
         job.says("process 0 caught: all_reduce: the job has failed (process 1: read: disk full. "
                  "Make room.)"));
