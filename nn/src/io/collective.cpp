@@ -11,16 +11,6 @@ namespace {
 
 constexpr std::size_t kMessageBytes = 1024;
 
-/// Marks what all ranks throw.
-class Agreed {
- public:
-  virtual ~Agreed() = default;
-};
-template <class E>
-class AgreedError : public E, public Agreed {
-  using E::E;
-};
-
 /// The kinds of errors that keep their type on their way to other ranks, special ones first.
 template <class... Kinds>
 struct KindList {
@@ -33,8 +23,8 @@ struct KindList {
   }
   [[noreturn]] static void raise(std::int64_t kind, const std::string& message) {
     std::int64_t k = 0;
-    ((++k == kind ? throw AgreedError<Kinds>(message) : void()), ...);
-    throw AgreedError<Error>(message);
+    ((++k == kind ? throw Kinds(message) : void()), ...);
+    throw Error(message);
   }
 };
 using ErrorKinds = KindList<DataError,
@@ -98,10 +88,6 @@ void Collective::together(const std::function<void()>& f) const {
   std::memcpy(text, words, sizeof(text));
   const bool everywhere = std::count(failed.begin(), failed.end(), 0) == 0;
   ErrorKinds::raise(*first, everywhere ? std::string(text) : str(text, " (rank ", origin, ")"));
-}
-
-bool is_agreed(const std::exception& error) {
-  return dynamic_cast<const Agreed*>(&error) != nullptr;
 }
 
 }  // namespace tessera::io

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -33,8 +32,5 @@ struct Collective {
   /// `sum`.
   void together(const std::function<void()>& f) const;
 };
-
-/// Whether `error` was thrown by `together`: then every rank has it.
-bool is_agreed(const std::exception& error);
 
 }  // namespace tessera::io
