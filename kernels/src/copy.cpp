@@ -43,6 +43,42 @@ void copy_row(const T* x, std::int64_t stride, T* y, std::int64_t out_stride, st
   }
 }
 
+/// Steps through the rows (innermost dimension) of input and output without a division per row:
+/// faces of a domain have rows of a few channels.
+class RowWalk {
+ public:
+  RowWalk(const LoopNest& nest, std::int64_t linear) : nest_(nest) {
+    for (int d = nest.dims - 1; d >= 0; --d) {
+      index_[d] = linear % nest.size[d];
+      linear /= nest.size[d];
+      for (int k = 0; k < 2; ++k) offset_[k] += index_[d] * nest.stride[k][d];
+    }
+  }
+  std::int64_t out() const { return offset_[0]; }
+  std::int64_t in() const { return offset_[1]; }
+  /// Elements up to the end of the row.
+  std::int64_t left() const { return nest_.size[nest_.dims - 1] - index_[nest_.dims - 1]; }
+  /// n elements on, at most left().
+  void advance(std::int64_t n) {
+    int d = nest_.dims - 1;
+    move(d, n);
+    while (d > 0 && index_[d] == nest_.size[d]) {
+      move(d, -nest_.size[d]);
+      move(--d, 1);
+    }
+  }
+
+ private:
+  void move(int d, std::int64_t n) {
+    index_[d] += n;
+    for (int k = 0; k < 2; ++k) offset_[k] += n * nest_.stride[k][d];
+  }
+
+  const LoopNest& nest_;
+  std::int64_t index_[kMaxDims] = {};
+  std::int64_t offset_[2] = {};
+};
+
 /// Same element type on both sides: only its width matters.
 template <class T>
 void copy_bits(const LoopNest& nest, const T* x, T* y) {
@@ -78,9 +114,11 @@ void copy_bits(const LoopNest& nest, const T* x, T* y) {
   }
 
   parallel_chunks(nest.total, 1, [&](std::int64_t b, std::int64_t e) {
+    RowWalk walk(nest, b);
     while (b < e) {
-      const std::int64_t n = std::min(e - b, inner - b % inner);
-      copy_row(x + nest_offset(nest, 1, b), in_stride, y + nest_offset(nest, 0, b), out_stride, n);
+      const std::int64_t n = std::min(e - b, walk.left());
+      copy_row(x + walk.in(), in_stride, y + walk.out(), out_stride, n);
+      walk.advance(n);
       b += n;
     }
   });
