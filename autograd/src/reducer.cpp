@@ -13,7 +13,7 @@ namespace {
 
 /// A bucket is sent off when it has grown to this: large enough that latency does not count, small
 /// enough that the first leaves early in backward.
-constexpr std::int64_t kBucketBytes = 4 << 20;
+constexpr std::int64_t kBucketBytes = 1 << 20;
 
 /// Gradients that share Partial axes, mesh and dtype, reduced together in one flat buffer.
 struct Bucket {

@@ -8,9 +8,7 @@ namespace tessera {
 
 namespace {
 
-/// A guess, not measured yet: about where two more calls of a kernel should cost as much as they
-/// hide.
-std::int64_t overlap_threshold = 32 << 10;
+std::int64_t overlap_threshold = kOverlapThreshold;
 
 /// A boundary box is computed from a dense copy of its window; larger windows are computed in
 /// slices of this size.

@@ -49,7 +49,9 @@ class WindowCall {
 };
 
 /// Below this many bytes of windowed input on this rank, cutting off the interior costs more than
-/// it hides. Tests set it to 0 or a huge value to take either way.
+/// it hides (the README has the measurement).
+inline constexpr std::int64_t kOverlapThreshold = 256 << 10;
+/// Tests set it to 0 or a huge value to take either way.
 void set_overlap_threshold(std::int64_t bytes);
 
 }  // namespace tessera

@@ -160,7 +160,7 @@ OpCase transpose_case(const Shape& x,
 /// Takes either way through a windowed op, whatever its size.
 struct OverlapThreshold {
   explicit OverlapThreshold(std::int64_t bytes) { set_overlap_threshold(bytes); }
-  ~OverlapThreshold() { set_overlap_threshold(32 << 10); }
+  ~OverlapThreshold() { set_overlap_threshold(kOverlapThreshold); }
 };
 
 constexpr EdgeRule kZero = EdgeRule::kZero, kCircular = EdgeRule::kCircular,

@@ -340,8 +340,8 @@ TEST_CASE("a full bucket leaves while backward goes on") {
   const auto reductions = [] {
     return parallel::comm_stats()[parallel::CallKind::kAllReduce].calls;
   };
-  // Three leaves of 3 MiB: the first two fill a bucket.
-  const std::int64_t n = 3 << 17;
+  // Three leaves of 0.75 MiB: the first two fill a bucket.
+  const std::int64_t n = 3 << 15;
   const Tensor s = to_tensor(numbers({2, 1}, 1), rows({2, 1}));
   std::vector<Tensor> leaves;
   Tensor total;

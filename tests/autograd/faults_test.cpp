@@ -340,7 +340,7 @@ TEST_CASE("fault: later boxes overwrite instead of adding") {
   set_overlap_threshold(0);
   const std::string good = check_cuts(tap_sums_case(tap_sums_op));
   const std::string bad = check_cuts(tap_sums_case(op));
-  set_overlap_threshold(32 << 10);
+  set_overlap_threshold(kOverlapThreshold);
   clean(good);
   caught(bad);
 }

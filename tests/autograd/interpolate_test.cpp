@@ -145,7 +145,7 @@ OP_TEST("interpolate to the boundaries of another tensor") {
 TEST_CASE("interpolation computes the interior first where that pays: the same bits") {
   struct Threshold {
     Threshold() { set_overlap_threshold(0); }
-    ~Threshold() { set_overlap_threshold(32 << 10); }
+    ~Threshold() { set_overlap_threshold(kOverlapThreshold); }
   } always;
   report(check_op(resample_case({2, 9, 5, 2}, {18, 11}, {.mode = kLinear})));
   report(check_op(resample_case({1, 15, 2}, {7}, {.mode = kCubic})));

@@ -224,7 +224,7 @@ RANDOM_OP_TEST("pad, random widths") {
 TEST_CASE("pad computes the interior first where that pays: the same bits") {
   struct Threshold {
     Threshold() { set_overlap_threshold(0); }
-    ~Threshold() { set_overlap_threshold(32 << 10); }
+    ~Threshold() { set_overlap_threshold(kOverlapThreshold); }
   } always;
   report(check_op(pad_case({2, 9, 7}, {0, 1, 2}, {0, 2, 1}, kCircular)));
 }

@@ -165,7 +165,7 @@ RANDOM_OP_TEST("pooling, random geometry") {
 TEST_CASE("pooling computes the interior first where that pays: the same bits") {
   struct Threshold {
     Threshold() { set_overlap_threshold(0); }
-    ~Threshold() { set_overlap_threshold(32 << 10); }
+    ~Threshold() { set_overlap_threshold(kOverlapThreshold); }
   } always;
   report(check_op(max_case({2, 13, 9, 2}, {.kernel = {3}, .stride = {2}, .pad_lo = {1}})));
   report(check_op(avg_case({2, 13, 9, 2}, {.kernel = {3}, .stride = {1}, .pad_lo = {1}})));
