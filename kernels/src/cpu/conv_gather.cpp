@@ -2,6 +2,7 @@
 
 #include "cpu/batch_gemm.hpp"
 #include "cpu/conv_operands.hpp"
+#include "cpu/row_gemm.hpp"
 #include "cpu/tiles.hpp"
 
 namespace tessera::kernels::cpu {
@@ -48,6 +49,24 @@ TapBatch tap_batch(const TapRegion& r, std::int64_t in, std::int64_t lanes) {
       batch.b[v].push_back(r.tap[t] * in * lanes * static_cast<std::int64_t>(v + 1));
   }
   return batch;
+}
+
+/// The taps of a region row by row of the kernel, each at rising coordinates.
+std::vector<TapRow> tap_rows(const TapRegion& r, TapDirection direction) {
+  std::vector<TapRow> rows;
+  for (std::size_t begin = 0; begin < r.tap.size();) {
+    TapRow row;
+    std::size_t end = begin;
+    while (end < r.tap.size() && r.tap[end] / TapRow::kMost == r.tap[begin] / TapRow::kMost) ++end;
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t t = direction == TapDirection::kForward ? i : end - 1 - (i - begin);
+      row.in[row.taps] = r.tap_in[t];
+      row.weight[row.taps++] = r.tap[t];
+    }
+    rows.push_back(row);
+    begin = end;
+  }
+  return rows;
 }
 
 /// Rows x outputs dot products over the input channels of all taps.
@@ -222,6 +241,8 @@ struct PackedConv<T>::Call {
   const T* in = nullptr;
   T* out = nullptr;
   int threads = 1;
+  TapDirection direction = TapDirection::kForward;
+  bool by_rows = false;  ///< taps are summed row by row of the kernel
 };
 
 template <class T>
@@ -333,6 +354,11 @@ void PackedConv<T>::run(const std::vector<TapAxis>& axes,
   Call call;
   call.regions = tap_regions(axes, direction, in, out, true);
   call.tiles = region_tiles(call.regions, kTilePixels);
+  call.direction = direction;
+  const TapAxis& last = axes.back();
+  constexpr std::int64_t kFewChannels = 8;
+  call.by_rows = last.kernel == TapRow::kMost && last.stride == 1 && last.dilation == 1 &&
+                 w_.in >= kFewChannels;
   call.in = in.view.as<T>();
   call.out = out.view.as<T>();
   const double work = static_cast<double>(out.view.size()) * static_cast<double>(w_.in * w_.taps);
@@ -350,7 +376,11 @@ void PackedConv<T>::run(const std::vector<TapAxis>& axes,
 template <class T>
 void PackedConv<T>::run_gemm(const Call& call) const {
   std::vector<TapBatch> batches;
-  for (const TapRegion& r : call.regions) batches.push_back(tap_batch(r, w_.in, kVectorLanes<T>));
+  std::vector<std::vector<TapRow>> rows_of_taps;
+  for (const TapRegion& r : call.regions) {
+    batches.push_back(tap_batch(r, w_.in, kVectorLanes<T>));
+    if (call.by_rows) rows_of_taps.push_back(tap_rows(r, call.direction));
+  }
   const std::int64_t blocks = static_cast<std::int64_t>(columns_.size());
   const std::int64_t tiles = static_cast<std::int64_t>(call.tiles.size());
   // few tiles: threads share one tile's output channels
@@ -379,6 +409,30 @@ void PackedConv<T>::run_gemm(const Call& call) const {
       gemm.b_col = c.vectors * kVectorLanes<T>;
       gemm.start = bias_.data() != nullptr ? bias_.data() + g * out_padded_ + c.first : nullptr;
       gemm.last = c.last;
+      if (call.by_rows && c.vectors <= kMaxRowGemmVectors) {
+        const std::vector<TapRow>& taps = rows_of_taps[static_cast<std::size_t>(tile.region)];
+        RowGemm<T> product;
+        product.b = gemm.b;
+        product.start = gemm.start;
+        product.rows = taps.data();
+        product.row_count = static_cast<std::int64_t>(taps.size());
+        product.depth = w_.in;
+        product.a_row = gemm.a_row;
+        product.c_row = gemm.c_row;
+        product.last = c.last;
+        for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+          const T* const from = in + r.in_row(row);
+          T* const to = out + r.out_row(row);
+          for_row_blocks(tile.last - tile.first, max_row_gemm_pixels(c.vectors),
+                         [&](std::int64_t first, int pixels) {
+                           const std::int64_t p = tile.first + first;
+                           product.a = from + p * product.a_row;
+                           product.c = to + p * product.c_row;
+                           row_gemm(product, c.vectors, pixels);
+                         });
+        }
+        continue;
+      }
       for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
         const std::int64_t from = r.in_row(row), to = r.out_row(row);
         for_row_blocks(tile.last - tile.first, max_gemm_rows(c.vectors),
