@@ -174,6 +174,7 @@ TEST_CASE("bad options give one clear message and an exit code") {
       {"mesh that names an axis twice", 2, with({"--mesh", "h=2,h=1"}), 2, {"mesh"}},
       // Sizes.
       {"crop that is no multiple", 0, with({"--crop", "30"}), 2, {"crop"}},
+      {"crop of nothing", 0, with({"--crop", "0"}), 2, {"\"data.crop\""}},
       {"crop larger than the field", 2, with({"--crop", "4096"}), 2, {"crop"}},
       {"factor larger than the field", 0, with({"--factor", "64", "--crop", "64"}), 2, {"data"}},
       {"factor 0", 0, with({"--factor", "0"}), 2, {"\"data.factor\""}},

@@ -6,6 +6,8 @@ namespace tessera::test {
 
 TEST_CASE("fifty faults of each kind at random moments") { strike_at_random(50); }
 
+TEST_CASE("faults among four processes") { strike_at_random(5, 4); }
+
 TEST_CASE("every signal to every process") {
   FaultTest test(2);
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {

@@ -14,7 +14,7 @@ TEST_CASE("a signal to any one process stops all after the same step") {
 
 TEST_CASE("files that fail on one process end the job with 74") {
   FaultTest test(3);
-  test.take(0, RLIMIT_FSIZE, 500, "process 0 of 2: ");    // its metrics
+  test.take(0, RLIMIT_FSIZE, 500, "File too large");      // its metrics
   test.take(0, RLIMIT_FSIZE, 20'000, "File too large");   // its part of the checkpoint
   test.take(1, RLIMIT_NOFILE, 3, "Too many open files");  // opening the checkpoint
 }
