@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <memory>
 
 #include "commands.hpp"
@@ -14,7 +15,8 @@ void add_settings(CLI::App& command,
     const std::size_t dot = e.key.find('.');
     std::string name = e.key == "data.file" ? "data" : e.key.substr(dot + 1);
     std::replace(name.begin(), name.end(), '_', '-');
-    const std::string section = e.key.substr(0, dot);
+    std::string group = e.key.substr(0, dot);
+    group[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(group[0])));
     std::string help = e.help;
     if (!e.standard.empty()) help += " [" + e.standard + "]";
     command
@@ -23,9 +25,7 @@ void add_settings(CLI::App& command,
             help)
         ->take_last()
         ->type_name(e.choices.empty() ? e.type : CLI::detail::join(e.choices, "|"))
-        ->group(section == "data"    ? "Data"
-                : section == "model" ? "Model"
-                                     : "Training");
+        ->group(group);
   }
 }
 

@@ -17,6 +17,7 @@ void add_train(CLI::App& program, Command& chosen);
 void add_evaluate(CLI::App& program, Command& chosen);
 void add_predict(CLI::App& program, Command& chosen);
 void add_info(CLI::App& program, Command& chosen);
+void add_generate(CLI::App& program, Command& chosen);
 
 /// Help of --mesh.
 inline constexpr const char* kMeshHelp =

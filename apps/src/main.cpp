@@ -69,6 +69,7 @@ int run(int argc, char** argv) {
   add_evaluate(program, chosen);
   add_predict(program, chosen);
   add_info(program, chosen);
+  add_generate(program, chosen);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <tessera/autograd/autograd.hpp>
@@ -17,36 +16,13 @@
 #include <tessera/parallel/stats.hpp>
 
 #include "pictures.hpp"
+#include "stop_signals.hpp"
 #include "unet_run.hpp"
 
 namespace tessera::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kExitPreempted = 75;
-
-volatile std::sig_atomic_t stop_requested = 0;
-
-/// While alive, SIGTERM, SIGINT and SIGUSR1 ask for a stop at the end of the step, on whichever
-/// rank they arrive.
-class StopSignals {
- public:
-  StopSignals() {
-    stop_requested = 0;
-    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
-      previous_[i] = std::signal(kSignals[i], [](int) { stop_requested = 1; });
-    }
-  }
-  ~StopSignals() {
-    for (std::size_t i = 0; i < std::size(kSignals); ++i) std::signal(kSignals[i], previous_[i]);
-  }
-  StopSignals(const StopSignals&) = delete;
-
- private:
-  static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
-  void (*previous_[std::size(kSignals)])(int) = {};
-};
 
 /// What all ranks learn of each other once per step.
 struct StepReport {
@@ -61,7 +37,7 @@ class StepReporter {
   StepReport report() {
     const std::int64_t sent = parallel::comm_stats().total().bytes;
     std::vector<std::int64_t> values(static_cast<std::size_t>(ranks_.size) + 2, 0);
-    values[0] = stop_requested;
+    values[0] = StopSignals::requested() ? 1 : 0;
     values[1] = sent - sent_before_;
     values[static_cast<std::size_t>(ranks_.rank) + 2] = MemoryPool::of({}).stats().peak_bytes;
     if (ranks_.size > 1) ranks_.sum(values);

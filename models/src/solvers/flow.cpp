@@ -300,9 +300,8 @@ struct Flow::Numbers {
   explicit Numbers(const Flow& flow) {
     const FlowOptions& o = flow.options_;
     const double even_time = 3.0 * flow.lattice_viscosity_ + 0.5;
-    const double odd_time = 0.25 / (even_time - 0.5) + 0.5;
     step = {.even_rate = 1.0 / even_time,
-            .odd_rate = 1.0 / odd_time,
+            .odd_rate = 1.0,
             .forcing = o.forcing * flow.dt_ * flow.dt_ / flow.dx_,
             .wave = 2.0 * std::numbers::pi * static_cast<double>(o.waves) /
                     static_cast<double>(flow.rows_),

@@ -124,10 +124,11 @@ struct FlowOptions {
   std::uint64_t seed = 0;
 };
 
-/// Lattice Boltzmann method (D2Q9 or D3Q19) with two relaxation times (Ginzburg 2008, magic number
-/// 1/4), the incompressible equilibrium of He & Luo (1997) and the forcing of Guo et al. (2002):
-/// second order in dx at courant ~ dx. Everything is local to neighbouring points; there is no
-/// pressure equation to be solved, hence no sum over the domain.
+/// Lattice Boltzmann method (D2Q9 or D3Q19) with two relaxation times (Ginzburg 2008): the even
+/// moments relax by the viscosity, the odd ones at once, as in regularised schemes (Latt & Chopard
+/// 2006), which keeps low viscosities stable. Incompressible equilibrium of He & Luo (1997),
+/// forcing of Guo et al. (2002): second order in dx at courant ~ dx. Everything is local to
+/// neighbouring points; there is no pressure equation to be solved, hence no sum over the domain.
 class Flow : public Solver {
  public:
   /// `grid` has shape [N, domain..., any] with 2 or 3 domain dimensions, the last three being
@@ -137,8 +138,6 @@ class Flow : public Solver {
   Tensor fields() const override;
   std::vector<std::string> field_names() const override;
   std::vector<double> lengths() const override;
-  /// Lattice viscosity: below about 1e-4 the scheme tends to be unstable.
-  double lattice_viscosity() const { return lattice_viscosity_; }
 
  protected:
   Tensor stepped(const Tensor& state) const override;

@@ -1,0 +1,38 @@
+#include <memory>
+
+#include "commands.hpp"
+#include "generate.hpp"
+
+namespace tessera::app {
+
+void add_generate(CLI::App& program, Command& chosen) {
+  CLI::App* const command = program.add_subcommand(
+      "generate", "Make fields of any size with a solver, decomposed over the mesh, as NetCDF.");
+  command->require_subcommand(1);
+  struct State {
+    explicit State(const char* name) : settings(name) { settings.declare(all); }
+    GenerateSettings settings;
+    io::Settings all;
+    GenerateOptions options;
+    std::string config;
+    std::map<std::string, std::string> given;
+  };
+  for (const GenerateCase& c : generate_cases()) {
+    CLI::App* const sub = command->add_subcommand(c.name, c.help);
+    const auto state = std::make_shared<State>(c.name);
+    sub->add_option("--out", state->options.out, "NetCDF file to write.")->required();
+    sub->add_option("--mesh", state->options.mesh, kMeshHelp);
+    sub->add_option("--config", state->config,
+                    "TOML file with settings; options given here go before it.");
+    add_settings(*sub, state->all, state->given);
+    sub->callback([state, &chosen] {
+      chosen = [state] {
+        if (!state->config.empty()) state->all.load(state->config);
+        for (const auto& [key, text] : state->given) state->all.set(key, text);
+        return generate(state->settings, state->options);
+      };
+    });
+  }
+}
+
+}  // namespace tessera::app
