@@ -51,9 +51,8 @@ void add_train(CLI::App& program, Command& chosen) {
   CLI::App* const train = program.add_subcommand("train", "Train a model.");
   train->require_subcommand(1);
   CLI::App* const unet = train->add_subcommand("unet",
-                                               "Train a U-Net to refine a field: its input is the "
-                                               "field coarsened by block means, its output "
-                                               "the field itself.");
+                                               "Train a U-Net to refine a field from its block "
+                                               "means, or (--task forecast) to foretell fields.");
   struct State {
     UNetSettings settings;
     io::Settings all;

@@ -131,6 +131,7 @@ int evaluate_unet(const EvaluateOptions& options) {
   const bool first = mesh.rank() == 0;
   const io::Collective ranks = nn::collective(mesh);
   const TrainedUNet trained = load_unet(files.weights(), mesh);
+  if (trained.settings.forecasts()) return evaluate_forecast(options.run, trained, mesh);
   const data::SuperResolution data = open_data(trained.settings, mesh, trained.normalization);
   const int dims = data.field().dims();
   const data::Normalization& norm = trained.normalization;

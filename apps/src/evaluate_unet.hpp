@@ -1,8 +1,11 @@
 #pragma once
 
 #include <string>
+#include <tessera/core/mesh.hpp>
 
 namespace tessera::app {
+
+struct TrainedUNet;
 
 /// How a run is evaluated.
 struct EvaluateOptions {
@@ -13,6 +16,9 @@ struct EvaluateOptions {
 /// Scores the run's network and the interpolations on the held-out part (everything where nothing
 /// was held out), writes RUN/evaluation.json and RUN/prediction.png, and prints a table.
 int evaluate_unet(const EvaluateOptions& options);
+/// The same for a network that makes forecasts, beside persistence, a linear stencil and, where
+/// there is a season, climatology and the damped anomaly.
+int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const Mesh& mesh);
 
 /// How a field is refined.
 struct PredictOptions {

@@ -109,6 +109,47 @@ void draw_prediction(const std::string& path,
       .save(path);
 }
 
+void draw_forecast(const std::string& path,
+                   const ForecastPicture& picture,
+                   const data::GridField& field) {
+  const int rows_dim = field.dims() - 2;
+  const std::int64_t rows = field.shape()[rows_dim];
+  const std::int64_t columns = field.shape()[rows_dim + 1];
+  const std::string unit = unit_of(field.variable());
+  const std::string& name = field.variable().name;
+  const auto [low, high] = std::minmax_element(picture.truth.begin(), picture.truth.end());
+  const bool below = ascending(field, rows_dim);
+  std::vector<double> model_error = picture.model;
+  std::vector<double> base_error = picture.base;
+  for (std::size_t i = 0; i < model_error.size(); ++i) {
+    model_error[i] -= picture.truth[i];
+    base_error[i] -= picture.truth[i];
+  }
+  const double range = 3.0 * rms(base_error);
+  const auto panel = [&](const std::vector<double>& values, const std::string& title) {
+    return io::FieldPanel{.values = view_of(values, rows, columns),
+                          .title = title,
+                          .map = io::ColorMap::kViridis,
+                          .low = *low,
+                          .high = *high,
+                          .unit = unit,
+                          .first_row_below = below};
+  };
+  const auto error_panel = [&](const std::vector<double>& values, const std::string& of) {
+    return io::FieldPanel{.values = view_of(values, rows, columns),
+                          .title = fmt::format("{} - truth, RMSE {:.3g} {}", of, rms(values), unit),
+                          .map = io::ColorMap::kDiverging,
+                          .low = -range,
+                          .high = range,
+                          .unit = unit,
+                          .first_row_below = below};
+  };
+  io::draw_fields({panel(picture.truth, "Truth"), panel(picture.model, "Model"),
+                   error_panel(model_error, "Model"), error_panel(base_error, picture.base_name)},
+                  {.title = fmt::format("{}, {}", name, picture.title), .columns = 2})
+      .save(path);
+}
+
 void draw_field(const std::string& path,
                 const Shape& shape,
                 const std::vector<double>& values,

@@ -20,6 +20,18 @@ void draw_prediction(const std::string& path,
                      const PredictionPicture& picture,
                      const data::GridField& field);
 
+/// A forecast on a 2-D grid or a section of a volume, row-major, and what it corrects.
+struct ForecastPicture {
+  std::vector<double> truth;
+  std::vector<double> model;
+  std::vector<double> base;
+  std::string base_name;
+  std::string title;
+};
+void draw_forecast(const std::string& path,
+                   const ForecastPicture& picture,
+                   const data::GridField& field);
+
 /// A whole 2-D field, row-major [rows, columns].
 void draw_field(const std::string& path,
                 const Shape& shape,

@@ -18,6 +18,7 @@
 #include "pictures.hpp"
 #include "stop_signals.hpp"
 #include "unet_run.hpp"
+#include "unet_task.hpp"
 
 namespace tessera::app {
 namespace {
@@ -50,7 +51,7 @@ class StepReporter {
   std::int64_t sent_before_ = parallel::comm_stats().total().bytes;
 };
 
-Tensor loss_of(const UNetSettings& s, const Tensor& y, const data::SuperResolutionBatch& batch) {
+Tensor loss_of(const UNetSettings& s, const Tensor& y, const UNetBatch& batch) {
   const Tensor weight = batch.mask.defined() ? cast(batch.mask, y.dtype()) : Tensor();
   if (s.loss == "l1") return l1_loss(y, batch.target, weight);
   if (s.loss == "huber") return huber_loss(y, batch.target, 1.0, weight);
@@ -85,9 +86,8 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
     create_directory(options.out);
   });
 
-  const data::SuperResolution data = open_data(settings, mesh);
-  const int dims = data.field().dims();
-  models::UNet model(settings.model(dims, edges_of_crops(data)), mesh, settings.dtype());
+  const std::unique_ptr<UNetTask> task = open_task(settings, mesh);
+  models::UNet model(task->model(), mesh, settings.dtype());
   optim::AdamW optimizer(model.parameters(),
                          {.lr = settings.lr, .weight_decay = settings.weight_decay});
   std::optional<optim::Ema> ema;
@@ -98,10 +98,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
                                           .final_lr = settings.final_lr};
   nn::TrainingState state = {
       .model = &model, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
-  const Layout input =
-      field_placement(mesh, dims)
-          .resolve(data.input_shape(settings.batch), {.multiple = model.total_stride()});
-  const Layout target = data.fine_layout(input);
+  task->place(mesh, model.total_stride());
 
   if (options.resume) nn::load_checkpoint(files.checkpoint(), state);
   ranks.together([&] {
@@ -124,8 +121,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
     const auto start = Clock::now();
     MemoryPool::of({}).reset_peak();
     model.random().step = static_cast<std::uint64_t>(state.step);
-    const data::SuperResolutionBatch batch =
-        data.batch(state.step * settings.batch, input, target, settings.dtype());
+    const UNetBatch batch = task->batch(state.step * settings.batch);
     const Tensor loss = loss_of(settings, model(batch.input), batch);
     backward(loss);
     if (settings.clip > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip);
@@ -156,8 +152,8 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
   if (stopped && state.step < settings.steps) return kExitPreempted;
 
   if (ema) ema->swap();
-  model.set_edges(edges_of(data.field()));
-  save_unet(files.weights(), model, settings, data.normalization());
+  model.set_edges(task->edges());
+  save_unet(files.weights(), model, settings, task->numbers());
   ranks.together([&] {
     if (!first) return;
     draw_losses(files.loss_picture(), io::read_json_lines(files.metrics(), {"step", "loss"}));

@@ -14,8 +14,8 @@ struct TrainOptions {
   std::int64_t checkpoint_every = 500;
 };
 
-/// Trains a UNet for super-resolution and fills the run's directory. Returns the exit code: 0, or
-/// 75 when a signal asked to stop and the run can be resumed.
+/// Trains a UNet for the task that the settings name and fills the run's directory. Returns the
+/// exit code: 0, or 75 when a signal asked to stop and the run can be resumed.
 int train_unet(UNetSettings settings, const TrainOptions& options);
 
 }  // namespace tessera::app

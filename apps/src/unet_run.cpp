@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <sstream>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/nn/checkpoint.hpp>
 
@@ -77,25 +78,28 @@ std::vector<EdgeRule> edges_of_crops(const data::SuperResolution& data) {
 void save_unet(const std::string& path,
                models::UNet& model,
                const UNetSettings& settings,
-               const data::Normalization& normalization) {
+               const io::Metadata& numbers) {
   UNetSettings copy = settings;
   io::Settings all;
   copy.declare(all);
   std::string edges;
   for (const EdgeRule edge : model.options().edges)
     edges += edge == EdgeRule::kCircular ? 'c' : 'r';
-  nn::save_weights(path, model,
-                   {{kKind, kUNet},
-                    {"config", all.toml()},
-                    {"edges", edges},
-                    {"mean", fmt::format("{}", normalization.mean)},
-                    {"std", fmt::format("{}", normalization.std)},
-                    {"missing", normalization.missing ? "1" : "0"}});
+  io::Metadata metadata = {{kKind, kUNet},
+                           {"config", all.toml()},
+                           {"edges", edges},
+                           {"in_channels", std::to_string(model.options().in_channels)},
+                           {"out_channels", std::to_string(model.options().out_channels)}};
+  metadata.insert(numbers.begin(), numbers.end());
+  nn::save_weights(path, model, metadata);
 }
 
 TrainedUNet load_unet(const std::string& path, const Mesh& mesh) {
   UNetSettings settings;
   data::Normalization normalization;
+  std::vector<data::ForecastScale> scales;
+  std::int64_t in_channels = 0;
+  std::int64_t out_channels = 0;
   std::vector<EdgeRule> edges;
   nn::collective(mesh).together([&] {
     const io::SafetensorsReader reader(path);
@@ -105,18 +109,30 @@ TrainedUNet load_unet(const std::string& path, const Mesh& mesh) {
     io::Settings all;
     settings.declare(all);
     all.load_text(text_of(reader, "config"), path);
-    normalization.mean = number_of(reader, "mean");
-    normalization.std = number_of(reader, "std");
-    normalization.missing = text_of(reader, "missing") == "1";
+    if (settings.forecasts()) {
+      std::istringstream numbers(text_of(reader, "scales"));
+      for (data::ForecastScale s; numbers >> s.mean >> s.std >> s.residual;) scales.push_back(s);
+      in_channels = static_cast<std::int64_t>(number_of(reader, "in_channels"));
+      out_channels = static_cast<std::int64_t>(number_of(reader, "out_channels"));
+    } else {
+      normalization.mean = number_of(reader, "mean");
+      normalization.std = number_of(reader, "std");
+      normalization.missing = text_of(reader, "missing") == "1";
+    }
     for (const char c : text_of(reader, "edges")) {
       edges.push_back(c == 'c' ? EdgeRule::kCircular : EdgeRule::kReplicate);
     }
   });
   const int dims = static_cast<int>(edges.size());
-  models::UNet model(settings.model(dims, edges), mesh, settings.dtype());
+  models::UNetOptions options = settings.model(dims, edges);
+  if (settings.forecasts()) {
+    options.in_channels = in_channels;
+    options.out_channels = out_channels;
+  }
+  models::UNet model(options, mesh, settings.dtype());
   nn::load_weights(path, model);
   model.eval();
-  return {std::move(settings), normalization, std::move(model)};
+  return {std::move(settings), normalization, std::move(scales), std::move(model)};
 }
 
 Tensor predict(const models::UNet& model, const Tensor& input) {

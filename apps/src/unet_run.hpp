@@ -3,8 +3,10 @@
 #include <optional>
 #include <string>
 #include <tessera/models/unet.hpp>
+#include <tessera/nn/data/forecast.hpp>
 #include <tessera/nn/data/scores.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
+#include <tessera/nn/io/safetensors.hpp>
 
 #include "unet_settings.hpp"
 
@@ -36,7 +38,8 @@ std::vector<EdgeRule> edges_of_crops(const data::SuperResolution& data);
 /// A trained network with the numbers that its weights file keeps.
 struct TrainedUNet {
   UNetSettings settings;
-  data::Normalization normalization;
+  data::Normalization normalization;        ///< of refining
+  std::vector<data::ForecastScale> scales;  ///< of forecasts
   models::UNet model;
 };
 
@@ -44,7 +47,7 @@ struct TrainedUNet {
 void save_unet(const std::string& path,
                models::UNet& model,
                const UNetSettings& settings,
-               const data::Normalization& normalization);
+               const io::Metadata& numbers);
 /// Throws DataError when the file is no such network.
 TrainedUNet load_unet(const std::string& path, const Mesh& mesh);
 

@@ -23,15 +23,34 @@ void UNetSettings::declare(io::Settings& s) {
   const io::Settings::Rule positive = {.min = 1};
   const io::Settings::Rule not_negative = {.min = 0};
   const io::Settings::Rule share = {.min = 0, .max = 1};
+  s.add("data.task", task,
+        "What is learnt: refine, a field from its block means; forecast, fields some frames later.",
+        {.choices = {"refine", "forecast"}});
   s.add("data.file", file, "NetCDF file that holds the field.");
-  s.add("data.variable", variable, "Variable in the file; empty: the only field in it.");
-  s.add("data.factor", factor, "Fine points per coarse point in each dimension.", positive);
-  s.add("data.crop", crop, "Fine points of a training crop in each dimension.", positive);
+  s.add("data.variable", variable, "Refine: variable in the file; empty: the only field in it.");
+  s.add("data.variables", variables,
+        "Forecast: variables of one shape; empty: all with the time dimension.");
+  s.add("data.time", time, "Forecast: name of the time dimension, capitals or not.");
+  s.add("data.history", history, "Forecast: frames that are seen.", positive);
+  s.add("data.lead", lead, "Forecast: frames from the last one seen to the one foretold.",
+        positive);
+  s.add(
+      "data.season", season,
+      "Forecast: frames of a cycle (12 months); inputs are then anomalies and the network corrects "
+      "the damped anomaly. 0: no cycle; it corrects persistence.",
+      not_negative);
+  s.add("data.test", test,
+        "Forecast: the last frames that training never aims at; of several samples, the last "
+        "samples.",
+        not_negative);
+  s.add("data.factor", factor, "Refine: fine points per coarse point in each dimension.", positive);
+  s.add("data.crop", crop, "Refine: fine points of a training crop in each dimension.", positive);
   s.add("data.holdout", holdout,
-        "Coordinates of the last dimension, from and to, that training never sees; empty: none.");
+        "Refine: coordinates of the last dimension, from and to, that training never sees; empty: "
+        "none.");
   s.add("data.periodic", periodic,
         "Periodic dimensions; a longitude around the globe is found without being named.");
-  s.add("data.flips", flips, "Mirror half of the crops along each dimension.");
+  s.add("data.flips", flips, "Refine: mirror half of the crops along each dimension.");
   s.add("data.coordinates", coordinates, "Give the network the coordinates as further channels.");
   s.add("model.base", base, "Channels of the finest level.", positive);
   s.add("model.multipliers", multipliers,
@@ -45,11 +64,14 @@ void UNetSettings::declare(io::Settings& s) {
   s.add("model.up", up, "How a level gets finer.",
         {.choices = {"transposed", "linear", "nearest"}});
   s.add("model.kernel", kernel, "Taps of a convolution in each dimension; odd.", positive);
-  s.add("model.input_skip", input_skip, "Interpolation of the input that is added to the output.",
+  s.add("model.input_skip", input_skip,
+        "Refine: interpolation of the input that is added to the output.",
         {.choices = {"none", "nearest", "linear", "cubic"}});
-  s.add("model.conserve_means", conserve_means, "Keep the means over coarse points exactly.");
+  s.add("model.conserve_means", conserve_means,
+        "Refine: keep the means over coarse points exactly.");
   s.add("model.detail_scale", detail_scale,
-        "Size of details relative to the normalised values; the network works in this unit. 0: no "
+        "Refine: size of details relative to the normalised values; the network works in this "
+        "unit. 0: no "
         "distinction.",
         not_negative);
   s.add("training.steps", steps, "Optimiser steps.", positive);
@@ -103,6 +125,13 @@ models::UNetOptions UNetSettings::model(int dims, const std::vector<EdgeRule>& e
   o.conserve_means = conserve_means;
   o.detail_scale = detail_scale;
   o.seed = seed;
+  if (forecasts()) {
+    o.upscale = 1;
+    o.input_skip = O::InputSkip::kNone;
+    o.conserve_means = false;
+    o.detail_scale = 0.0;
+    o.zero_head = true;
+  }
   return o;
 }
 

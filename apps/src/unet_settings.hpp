@@ -11,8 +11,15 @@ namespace tessera::app {
 /// Everything that decides the result of `tessera train unet`; kept as RUN/config.toml.
 struct UNetSettings {
   // data
+  std::string task = "refine";
   std::string file;
   std::string variable;
+  std::vector<std::string> variables;
+  std::string time = "time";
+  std::int64_t history = 1;
+  std::int64_t lead = 1;
+  std::int64_t season = 0;
+  std::int64_t test = 0;
   std::int64_t factor = 4;
   std::int64_t crop = 192;
   std::vector<double> holdout;
@@ -50,8 +57,9 @@ struct UNetSettings {
   /// Declares all fields; they are read and written through `settings` from then on.
   void declare(io::Settings& settings);
 
+  bool forecasts() const { return task == "forecast"; }
   DType dtype() const;
-  /// The model's options; throws UsageError for an unknown word.
+  /// The model's options, but for the channels of forecasts; throws UsageError for an unknown word.
   models::UNetOptions model(int dims, const std::vector<EdgeRule>& edges) const;
 };
 

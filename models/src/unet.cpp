@@ -62,7 +62,8 @@ nn::Conv head_conv(const UNetOptions& o, const Mesh& mesh, DType dtype) {
   std::int64_t out = o.out_channels;
   for (int d = 0; d < o.dims; ++d) out *= o.upscale;
   // Zero weights where the output is a correction: training starts from the interpolation.
-  const nn::Init init = o.input_skip == InputSkip::kNone ? nn::Init{} : nn::init::zeros();
+  const bool correction = o.input_skip != InputSkip::kNone || o.zero_head;
+  const nn::Init init = correction ? nn::init::zeros() : nn::Init{};
   return nn::Conv({.dims = o.dims,
                    .in = channels(o, 0),
                    .out = out,

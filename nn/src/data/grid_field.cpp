@@ -15,6 +15,22 @@ bool goes_around(const std::vector<double>& degrees) {
   return std::abs(std::abs(spacing) * static_cast<double>(n) - 360.0) < 0.25 * std::abs(spacing);
 }
 
+/// Whether the attribute `modulo` of a coordinate says that points of a uniform spacing close a
+/// circle.
+bool closes_circle(const io::NetcdfReader& reader,
+                   const std::string& dimension,
+                   const std::vector<double>& x) {
+  if (x.size() < 2 || !reader.contains(dimension)) return false;
+  const auto& attributes = reader.variable(dimension).attributes;
+  const auto found = attributes.find("modulo");
+  if (found == attributes.end()) return false;
+  const auto* length = std::get_if<std::vector<double>>(&found->second);
+  if (length == nullptr || length->size() != 1) return false;
+  const double spacing = (x.back() - x.front()) / static_cast<double>(x.size() - 1);
+  return std::abs(spacing * static_cast<double>(x.size()) - (*length)[0]) <
+         0.25 * std::abs(spacing);
+}
+
 const io::NetcdfVariable& find_variable(const io::NetcdfReader& reader, const std::string& name) {
   if (!name.empty()) return reader.variable(name);
   const io::NetcdfVariable* found = nullptr;
@@ -57,7 +73,8 @@ GridField::GridField(const GridFieldOptions& options) : reader_(options.path) {
         units.find('N') == std::string::npos && units.find("north") == std::string::npos;
     const bool named =
         std::find(options.periodic.begin(), options.periodic.end(), name) != options.periodic.end();
-    const bool periodic = named || (longitude && goes_around(coordinates));
+    const bool periodic = named || (longitude && goes_around(coordinates)) ||
+                          closes_circle(reader_, name, coordinates);
     const std::int64_t size = v.shape[d] / options.multiple * options.multiple;
     if (size == 0)
       throw UsageError(str("data: dimension \"", name, "\" has ", v.shape[d],

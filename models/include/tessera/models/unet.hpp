@@ -36,6 +36,8 @@ struct UNetOptions {
   /// minus its mean over the 3^dims points around, divided by this; its output is multiplied by it.
   /// Smooth fields with small details train faster.
   double detail_scale = 0.0;
+  /// The output starts at zero, as it does with `input_skip`: for targets that are corrections.
+  bool zero_head = false;
   std::uint64_t seed = 0;
 };
 

@@ -19,7 +19,8 @@ struct GridFieldOptions {
   /// The grid is cut at its end to multiples of this.
   std::int64_t multiple = 1;
   /// Periodic dimensions by name. A longitude that goes once around (degrees east) is periodic
-  /// without being named.
+  /// without being named, and a dimension whose coordinate has the attribute `modulo`, the length
+  /// of one turn.
   std::vector<std::string> periodic = {};
 };
 

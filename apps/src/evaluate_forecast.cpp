@@ -1,0 +1,286 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/conv.hpp>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/safetensors.hpp>
+
+#include "evaluate_unet.hpp"
+#include "pictures.hpp"
+#include "unet_run.hpp"
+#include "unet_task.hpp"
+
+namespace tessera::app {
+namespace {
+
+using data::ErrorSums;
+
+/// Training pairs that the linear baseline is fitted to, at most.
+constexpr std::int64_t kFitted = 48;
+
+/// This rank's values of a tensor, row-major; empty where a lower rank holds the same.
+std::vector<double> local_values(const Tensor& t) {
+  if (!io::is_first_replica(t.layout())) return {};
+  const Tensor dense = Tensor::from_local(t.local(), t.layout());
+  const View view = dense.local();
+  std::vector<double> values(static_cast<std::size_t>(view.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = load_as_double(view.data, view.dtype, static_cast<std::int64_t>(i));
+  }
+  return values;
+}
+
+/// Element by element over the ranks, in rank order: the same on all.
+std::vector<double> total(const std::vector<double>& own, const io::Collective& ranks) {
+  std::vector<double> all(own.size() * static_cast<std::size_t>(ranks.size), 0.0);
+  std::copy(own.begin(), own.end(),
+            all.begin() + static_cast<std::ptrdiff_t>(own.size()) * ranks.rank);
+  ranks.combine(all);
+  std::vector<double> sums(own.size(), 0.0);
+  for (std::size_t i = 0; i < all.size(); ++i) sums[i % own.size()] += all[i];
+  return sums;
+}
+
+/// Least squares: what is to be added to the base as a linear function of all variables of the last
+/// frame seen, their Laplacians, and 1.
+class LinearForecast {
+ public:
+  LinearForecast(const data::Forecast& data, std::vector<EdgeRule> edges, DType dtype)
+      : variables_(data.variables()), edges_(std::move(edges)), dtype_(dtype) {}
+
+  void fit(const data::Forecast& data, const io::Collective& ranks) {
+    const auto n = static_cast<std::size_t>(2 * variables_ + 1);
+    const auto v = static_cast<std::size_t>(variables_);
+    std::vector<double> sums(n * (n + v), 0.0);  // rows of [normal matrix | right-hand sides]
+    const std::int64_t pairs = std::min(kFitted, data.training_pairs());
+    for (std::int64_t p = 0; p < pairs; ++p) {
+      const data::ForecastBatch b = data.training_pair(p * data.training_pairs() / pairs, dtype_);
+      const std::vector<std::vector<double>> f = features(b.input);
+      const std::vector<double> target = local_values(b.target);
+      for (std::size_t i = 0; i < f[0].size(); ++i) {
+        for (std::size_t r = 0; r < n; ++r) {
+          double* const row = sums.data() + r * (n + v);
+          for (std::size_t c = 0; c < n; ++c) row[c] += f[r][i] * f[c][i];
+          for (std::size_t c = 0; c < v; ++c) row[n + c] += f[r][i] * target[i * v + c];
+        }
+      }
+    }
+    sums = total(sums, ranks);
+    weights_ = solve(sums, n, v);
+  }
+
+  /// Values of [N, grid..., V], normalised as targets are.
+  std::vector<double> operator()(const Tensor& input) const {
+    const std::vector<std::vector<double>> f = features(input);
+    const auto v = static_cast<std::size_t>(variables_);
+    std::vector<double> y(f[0].size() * v, 0.0);
+    for (std::size_t i = 0; i < f[0].size(); ++i)
+      for (std::size_t r = 0; r < f.size(); ++r)
+        for (std::size_t c = 0; c < v; ++c) y[i * v + c] += weights_[r * v + c] * f[r][i];
+    return y;
+  }
+
+ private:
+  std::vector<std::vector<double>> features(const Tensor& input) const {
+    const int dims = input.dims() - 2;
+    Shape shape = {1};
+    for (int d = 0; d < dims; ++d) shape.push_back(3);
+    shape.push_back(1);
+    const Tensor laplacian = Tensor::from_function(
+        Layout::replicated(input.mesh(), shape),
+        [&](const Index& i) {
+          std::int64_t away = 0;
+          for (int d = 1; d <= dims; ++d) away += std::abs(i[d] - 1);
+          return away == 0 ? -2.0 * dims : away == 1 ? 1.0 : 0.0;
+        },
+        input.dtype());
+    const Dims one = Dims::filled(dims, 1);
+    std::vector<std::vector<double>> f;
+    for (std::int64_t c = 0; c < variables_; ++c) {
+      const Tensor x = slice(input, -1, c, c + 1);
+      f.push_back(local_values(x));
+      f.push_back(local_values(conv(x, laplacian, {}, {.pad_lo = one, .edges = edges_})));
+    }
+    f.emplace_back(f[0].size(), 1.0);
+    return f;
+  }
+
+  /// Gauss's elimination with pivots; a column without one gets weight 0.
+  static std::vector<double> solve(std::vector<double> a, std::size_t n, std::size_t v) {
+    const std::size_t width = n + v;
+    std::vector<std::size_t> row_of(n, n);  // the row whose pivot is this column
+    std::vector<bool> used(n, false);
+    for (std::size_t c = 0; c < n; ++c) {
+      std::size_t pivot = n;
+      for (std::size_t r = 0; r < n; ++r) {
+        if (used[r]) continue;
+        if (pivot == n || std::abs(a[r * width + c]) > std::abs(a[pivot * width + c])) pivot = r;
+      }
+      if (std::abs(a[pivot * width + c]) < 1e-12) continue;
+      used[pivot] = true;
+      row_of[c] = pivot;
+      for (std::size_t r = 0; r < n; ++r) {
+        if (r == pivot) continue;
+        const double factor = a[r * width + c] / a[pivot * width + c];
+        for (std::size_t k = 0; k < width; ++k) a[r * width + k] -= factor * a[pivot * width + k];
+      }
+    }
+    std::vector<double> weights(n * v, 0.0);
+    for (std::size_t c = 0; c < n; ++c) {
+      if (row_of[c] == n) continue;
+      const double* const row = a.data() + row_of[c] * width;
+      for (std::size_t k = 0; k < v; ++k) weights[c * v + k] = row[n + k] / row[c];
+    }
+    return weights;
+  }
+
+  std::int64_t variables_;
+  std::vector<EdgeRule> edges_;
+  DType dtype_;
+  std::vector<double> weights_;  // [feature, variable]
+};
+
+/// Errors of one way to forecast, per variable.
+struct Scored {
+  std::string name;
+  std::vector<ErrorSums> sums;
+
+  /// `values` and `truth` are [points, variables].
+  void add(const std::vector<double>& values, const std::vector<double>& truth) {
+    for (std::size_t i = 0; i < truth.size(); ++i) sums[i % sums.size()].add(values[i], truth[i]);
+  }
+  void share(const io::Collective& ranks) {
+    std::vector<double> own;
+    for (const ErrorSums& s : sums) {
+      own.insert(own.end(), {static_cast<double>(s.count), s.squares, s.absolute, s.bias});
+    }
+    own = total(own, ranks);
+    for (std::size_t v = 0; v < sums.size(); ++v) {
+      sums[v] = {static_cast<std::int64_t>(own[4 * v]), own[4 * v + 1], own[4 * v + 2],
+                 own[4 * v + 3]};
+    }
+  }
+};
+
+/// Variable 0 of a test pair on every rank, [rows, columns]; of a volume its middle section.
+std::vector<double> shown_values(const Tensor& t) {
+  Tensor part = slice(t, -1, 0, 1);
+  if (t.dims() == 5) part = slice(part, 1, t.size(1) / 2, t.size(1) / 2 + 1);
+  part = replicate(part);
+  const Tensor dense = Tensor::from_local(part.local(), part.layout());
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < dense.numel(); ++i) {
+    values.push_back(load_as_double(dense.local().data, dense.dtype(), i));
+  }
+  return values;
+}
+
+}  // namespace
+
+int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const Mesh& mesh) {
+  const RunFiles files{run};
+  const io::Collective ranks = nn::collective(mesh);
+  const DType dtype = trained.settings.dtype();
+  data::Forecast data = open_forecast(trained.settings, mesh);
+  if (data.test_pairs() == 0) {
+    throw UsageError(
+        str("evaluate: ", run, " was trained on everything (data.test is 0). Train with --test."));
+  }
+  Shape shape = {1};
+  for (const std::int64_t n : data.grid()) shape.push_back(n);
+  shape.push_back(data.input_channels());
+  data.prepare(
+      field_placement(mesh, data.dims()).resolve(shape, {.multiple = trained.model.total_stride()}),
+      ranks, trained.scales);
+  const auto variables = static_cast<std::size_t>(data.variables());
+  const NoGrad no_grad;
+  LinearForecast linear(data, trained.model.options().edges, dtype);
+  linear.fit(data, ranks);
+
+  const bool season = trained.settings.season > 0;
+  std::vector<Scored> scored;
+  for (const char* name : {"model", "linear", "damped anomaly", "climatology", "persistence"}) {
+    const std::string text = name;
+    if (!season && (text == "damped anomaly" || text == "climatology")) continue;
+    scored.push_back({text, std::vector<ErrorSums>(variables)});
+  }
+  const std::int64_t shown = data.test_pairs() / 2;
+  std::vector<std::vector<double>> picture;  // truth, model, base
+  for (std::int64_t p = 0; p < data.test_pairs(); ++p) {
+    const data::ForecastBatch b = data.test_pair(p, dtype);
+    const Tensor y = redistribute(cast(trained.model(b.input), DType::kFloat64), b.base.layout());
+    const std::vector<double> truth = local_values(b.truth);
+    const std::vector<double> base = local_values(b.base);
+    const auto corrected = [&](std::vector<double> residual) {
+      for (std::size_t i = 0; i < residual.size(); ++i) {
+        residual[i] = base[i] + residual[i] * trained.scales[i % variables].residual;
+      }
+      return residual;
+    };
+    for (Scored& s : scored) {
+      if (s.name == "model") s.add(corrected(local_values(y)), truth);
+      if (s.name == "linear") s.add(corrected(linear(b.input)), truth);
+      if (s.name == "damped anomaly") s.add(base, truth);
+      if (s.name == "climatology") s.add(local_values(b.climatology), truth);
+      if (s.name == "persistence") s.add(local_values(b.persistence), truth);
+    }
+    if (p == shown && data.dims() > 1) {
+      picture = {shown_values(b.truth), shown_values(b.base + y * trained.scales[0].residual),
+                 shown_values(b.base)};
+    }
+  }
+  for (Scored& s : scored) s.share(ranks);
+
+  ranks.together([&] {
+    if (mesh.rank() != 0) return;
+    nlohmann::ordered_json json = {{"file", trained.settings.file},
+                                   {"lead", trained.settings.lead},
+                                   {"test_pairs", data.test_pairs()},
+                                   {"weights", files.weights()}};
+    std::string header = fmt::format("RMSE, {} forecasts", data.test_pairs());
+    fmt::print("{:<24}", header);
+    for (std::size_t v = 0; v < variables; ++v) {
+      fmt::print(" {:>12}", data.field(static_cast<int>(v)).variable().name);
+    }
+    fmt::print(" {:>24}\n", "skill of the model");
+    for (const Scored& s : scored) {
+      fmt::print("{:<24}", s.name);
+      double skill = 0.0;  // 1 - MSE / MSE, the mean over the variables
+      for (std::size_t v = 0; v < variables; ++v) {
+        const double rmse = s.sums[v].rmse();
+        fmt::print(" {:>12.5g}", rmse);
+        json["rmse"][s.name][data.field(static_cast<int>(v)).variable().name] = rmse;
+        skill +=
+            (1.0 - std::pow(scored[0].sums[v].rmse() / rmse, 2)) / static_cast<double>(variables);
+      }
+      if (s.name != "model") {
+        json["skill_over"][s.name] = skill;
+        fmt::print(" {:>24}", fmt::format("{:.1f} %", 100.0 * skill));
+      }
+      fmt::print("\n");
+    }
+    std::cout << std::flush;
+    std::ofstream out(files.evaluation());
+    out << json.dump(2) << '\n';
+    if (!out) throw IoError(str("evaluate: cannot write ", files.evaluation(), "."));
+    if (!picture.empty()) {
+      draw_forecast(files.error_picture(),
+                    {.truth = picture[0],
+                     .model = picture[1],
+                     .base = picture[2],
+                     .base_name = season ? "Damped anomaly" : "Persistence",
+                     .title = data.test_title(shown)},
+                    data.field(0));
+    }
+  });
+  return 0;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,300 @@
+// ranks: none
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/netcdf.hpp>
+#include <vector>
+
+namespace tessera::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// A directory that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "tessera-generate-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::ptrdiff_t files() const {
+    return std::distance(std::filesystem::directory_iterator(path_), {});
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Starts a program; its output goes to `output`.
+pid_t start(const Words& words, const std::string& output) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int file = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(file, 1);
+    dup2(file, 2);
+    std::vector<char*> arguments;
+    for (const std::string& w : words) arguments.push_back(const_cast<char*>(w.c_str()));
+    arguments.push_back(nullptr);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  return child;
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Outcome {
+  int code;
+  std::string output;
+};
+
+/// Runs the program on `ranks` processes; 0: without mpiexec.
+Outcome tessera(const TemporaryFolder& at, int ranks, const Words& words) {
+  Words all;
+  if (ranks > 0) all = {TESSERA_MPIEXEC, "-n", std::to_string(ranks)};
+  all.push_back(TESSERA_PROGRAM);
+  all.insert(all.end(), words.begin(), words.end());
+  const int code = wait_for(start(all, at / "output"));
+  return {code, read_file(at / "output")};
+}
+
+std::vector<double> values_of(const std::string& path, const std::string& variable) {
+  const io::NetcdfReader reader(path);
+  const Shape shape = reader.variable(variable).shape;
+  std::vector<double> values(static_cast<std::size_t>(shape.product()));
+  reader.read(variable, Box::whole(shape), View::dense(values.data(), DType::kFloat64, shape));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("generate writes the same file on any number of ranks") {
+  const TemporaryFolder at;
+  struct Case {
+    Words words;
+    std::string variable;
+    Shape shape;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"heat", "--size", "11,7", "--frames", "3"}, "temperature", {3, 11, 7}},
+           {{"heat", "--size", "13", "--dims", "1", "--precision", "f64", "--frames", "2"},
+            "temperature",
+            {2, 13}},
+           {{"gray_scott", "--size", "9,8,10", "--samples", "2", "--frames", "2", "--spin-up", "20",
+             "--interval", "3"},
+            "v",
+            {2, 2, 9, 8, 10}},
+           {{"kolmogorov", "--size", "14", "--frames", "2", "--spin-up", "0.1", "--interval",
+             "0.1"},
+            "vorticity",
+            {2, 14, 14}},
+           {{"turbulence", "--size", "6", "--dims", "3", "--frames", "1", "--spin-up", "0.1"},
+            "w",
+            {1, 6, 6, 6}}}) {
+    std::string one;
+    for (const auto& [ranks, mesh] : std::vector<std::pair<int, std::string>>{
+             {0, ""}, {2, ""}, {3, "h=3"}, {4, "data=2,h=2"}}) {
+      Words words = {"generate"};
+      words.insert(words.end(), c.words.begin(), c.words.end());
+      words.insert(words.end(), {"--out", at / "x.nc"});
+      if (!mesh.empty()) words.insert(words.end(), {"--mesh", mesh});
+      const Outcome o = tessera(at, ranks, words);
+      INFO(c.words[0] << " on " << ranks << " " << mesh << "\n" << o.output);
+      REQUIRE(o.code == 0);
+      CHECK(at.files() == 2);  // the file and the output, nothing temporary
+      const std::string file = read_file(at / "x.nc");
+      if (one.empty()) one = file;
+      CHECK(file == one);
+      CHECK(io::NetcdfReader(at / "x.nc").variable(c.variable).shape == c.shape);
+      const std::vector<double> values = values_of(at / "x.nc", c.variable);
+      double spread = 0.0;
+      for (const double v : values) {
+        REQUIRE(std::isfinite(v));
+        spread = std::max(spread, std::abs(v - values[0]));
+      }
+      CHECK(spread > 1e-6);
+    }
+  }
+}
+
+TEST_CASE("generate heat tells its error, which falls with the square of the spacing") {
+  const TemporaryFolder at;
+  std::vector<double> errors;
+  for (const char* size : {"32", "64"}) {
+    const Outcome o = tessera(at, 2,
+                              {"generate", "heat", "--size", size, "--precision", "f64", "--frames",
+                               "3", "--largest", "1", "--out", at / "x.nc"});
+    REQUIRE(o.code == 0);
+    const std::size_t colon = o.output.rfind(": ");
+    REQUIRE(colon != std::string::npos);
+    errors.push_back(std::stod(o.output.substr(colon + 2)));
+  }
+  CHECK(errors[1] > 1e-7);
+  CHECK(std::log2(errors[0] / errors[1]) == Approx(2.0).margin(0.3));
+}
+
+TEST_CASE("a signal stops generate; the old file stays and nothing else") {
+  const TemporaryFolder at;
+  std::ofstream(at / "x.nc") << "old";
+  const pid_t child = start({TESSERA_PROGRAM, "generate", "gray_scott", "--size", "32", "--frames",
+                             "100000", "--out", at / "x.nc"},
+                            at / "output");
+  while (at.files() < 3 && kill(child, 0) == 0) usleep(1000);  // until the temporary file is there
+  usleep(20000);
+  kill(child, SIGTERM);
+  const int code = wait_for(child);
+  INFO(read_file(at / "output"));
+  CHECK(code == 75);
+  CHECK(read_file(at / "x.nc") == "old");
+  CHECK(at.files() == 2);
+  CHECK(read_file(at / "output").find("was not written") != std::string::npos);
+}
+
+TEST_CASE("what is wrong about generate is said once, with an exit code") {
+  const TemporaryFolder at;
+  const auto check = [&](int ranks, Words words, int code, const std::string& text) {
+    words.insert(words.begin(), "generate");
+    const Outcome o = tessera(at, ranks, words);
+    INFO(o.output);
+    CHECK(o.code == code);
+    CHECK(o.output.find(text) != std::string::npos);
+    CHECK(o.output.find(text) == o.output.rfind(text));
+    CHECK(!std::filesystem::exists(at / "x.nc"));
+  };
+  const std::string out = at / "x.nc";
+  check(2, {"heat", "--out", out}, 2, "no size");
+  check(0, {"heat", "--size", "8"}, 2, "--out is required");
+  check(0, {"heat", "--size", "8,8,8,8", "--out", out}, 2, "4-D");
+  check(0, {"heat", "--size", "8,8", "--dims", "3", "--out", out}, 2, "2 sizes for 3 dimensions");
+  check(0, {"heat", "--size", "many", "--out", out}, 2, "many");
+  check(0, {"heat", "--size", "8", "--courant", "0.9", "--out", out}, 2, "at most 0.5");
+  check(2, {"kolmogorov", "--size", "8", "--dims", "3", "--out", out}, 2, "no 3-D form");
+  check(0, {"turbulence", "--size", "8", "--viscosity", "0", "--out", out}, 2, "must be positive");
+  check(0, {"kolmogorov", "--size", "16", "--forcing", "300", "--out", out}, 2, "not finite");
+  check(0, {"gray_scott", "--size", "8", "--largest-step", "3", "--out", out}, 2, "unstable");
+  check(0, {"gray_scot", "--size", "8", "--out", out}, 2, "Did you mean \"gray_scott\"?");
+  check(2, {"heat", "--size", "8", "--mesh", "a=1,b=1,c=2", "--out", out}, 2, "more axes");
+  check(2, {"heat", "--size", "8", "--out", at / "no/x.nc"}, 74, "cannot be created");
+}
+
+TEST_CASE("a network learns to step what was generated, on one rank and on two") {
+  const TemporaryFolder at;
+  REQUIRE(tessera(at, 0,
+                  {"generate", "gray_scott", "--size", "10,12,9", "--samples", "3", "--frames", "6",
+                   "--spin-up", "60", "--interval", "10", "--out", at / "gs.nc"})
+              .code == 0);
+  const auto train = [&](int ranks, const std::string& run, const Words& more) {
+    Words words = {"train",   "unet", "--task",        "forecast", "--data",   at / "gs.nc",
+                   "--test",  "1",    "--base",        "4",        "--blocks", "1",
+                   "--steps", "60",   "--multipliers", "1,2",      "--batch",  "2",
+                   "--lr",    "3e-3", "--ema",         "0.9",      "--out",    at / run};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = tessera(at, ranks, words);
+    INFO(o.output);
+    REQUIRE(o.code == 0);
+    return io::read_json_lines(at / run + "/metrics.jsonl", {"loss"})[0];
+  };
+  const std::vector<double> one = train(0, "one", {});
+  for (const auto& [ranks, mesh] :
+       std::vector<std::pair<int, std::string>>{{2, "h=2"}, {2, "data=2"}, {3, "h=1,w=3"}}) {
+    const std::vector<double> many = train(ranks, "on-" + mesh, {"--mesh", mesh});
+    REQUIRE(many.size() == one.size());
+    for (std::size_t i = 0; i < 6; ++i) CHECK(many[i] == Approx(one[i]).epsilon(1e-3));
+  }
+  CHECK(one.front() > 0.2);
+
+  const Outcome a = tessera(at, 0, {"evaluate", at / "one"});
+  INFO(a.output);
+  REQUIRE(a.code == 0);
+  for (const char* word : {"model", "linear", "persistence", "RMSE, 5 forecasts"})
+    CHECK(a.output.find(word) != std::string::npos);
+  const auto score = [&](const std::string& name) {
+    return std::stod(a.output.substr(a.output.find("\n" + name) + 1 + name.size()));
+  };
+  CHECK(score("model") < 0.7 * score("persistence"));
+  CHECK(score("linear") < score("persistence"));
+  const std::string json = read_file(at / "one/evaluation.json");
+  CHECK(json.find("skill_over") != std::string::npos);
+  CHECK(std::filesystem::file_size(at / "one/prediction.png") > 1000);
+  const Outcome b = tessera(at, 2, {"evaluate", at / "one"});
+  REQUIRE(b.code == 0);
+  CHECK(a.output == b.output);
+  CHECK(tessera(at, 0, {"predict", at / "one", "--output", at / "y.nc"}).code == 2);
+}
+
+TEST_CASE("forecasts with a season know climatology and the damped anomaly") {
+  const TemporaryFolder at;
+  constexpr std::int64_t kFrames = 60;
+  constexpr std::int64_t kRows = 5;
+  constexpr std::int64_t kColumns = 8;
+  // x(t) = mean of the month + 0.5 (x(t-1) - mean of that month) + noise: the damped anomaly is the
+  // best there is.
+  io::NetcdfDimension time = {.name = "TIME", .size = kFrames};
+  io::NetcdfWriter writer(at / "w.nc",
+                          {time, {.name = "y", .size = kRows}, {.name = "x", .size = kColumns}},
+                          {{.name = "wind", .dims = {"TIME", "y", "x"}, .dtype = DType::kFloat64}});
+  std::vector<double> values;
+  std::vector<double> anomaly(kRows * kColumns, 0.0);
+  std::uint64_t bits = 1;
+  for (std::int64_t t = 0; t < kFrames; ++t) {
+    for (double& a : anomaly) {
+      bits = bits * 6364136223846793005u + 1442695040888963407u;
+      a = 0.5 * a + static_cast<double>(bits >> 40) / 16777216.0 - 0.5;
+      values.push_back(10.0 * std::cos(2.0 * 3.14159265 * static_cast<double>(t % 4) / 4.0) + a);
+    }
+  }
+  writer.write_box("wind", Box::whole({kFrames, kRows, kColumns}),
+                   View::dense(values.data(), DType::kFloat64, {kFrames, kRows, kColumns}));
+  writer.commit();
+  Words words = {"train",      "unet", "--task",        "forecast", "--data",   at / "w.nc",
+                 "--test",     "12",   "--base",        "4",        "--season", "4",
+                 "--history",  "2",    "--multipliers", "1",        "--steps",  "2",
+                 "--blocks",   "1",    "--lr",          "0",        "--out",    at / "run",
+                 "--periodic", "x",    "--coordinates", "true"};
+  const Outcome trained = tessera(at, 2, words);
+  INFO(trained.output);
+  REQUIRE(trained.code == 0);
+  const Outcome o = tessera(at, 2, {"evaluate", at / "run"});
+  INFO(o.output);
+  REQUIRE(o.code == 0);
+  const auto score = [&](const std::string& name) {
+    const std::size_t line = o.output.find("\n" + name);
+    REQUIRE(line != std::string::npos);
+    return std::stod(o.output.substr(line + 1 + name.size()));
+  };
+  // The network was not moved from its start, which adds nothing to the damped anomaly.
+  CHECK(score("model") == Approx(score("damped anomaly")).epsilon(1e-6));
+  CHECK(score("damped anomaly") == Approx(std::sqrt(1.0 / 12.0)).epsilon(0.12));
+  CHECK(score("climatology") > 1.05 * score("damped anomaly"));
+  CHECK(score("persistence") > 20.0 * score("damped anomaly"));
+
+  words[6] = "--test";
+  words[7] = "58";
+  words.back() = "true";
+  words[23] = at / "other";
+  CHECK(tessera(at, 0, words).code == 2);
+}
+
+}  // namespace tessera::test
