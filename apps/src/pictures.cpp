@@ -24,6 +24,19 @@ io::ColorMap map_of(const std::vector<double>& values) {
   return *low < 0.0 && *high > 0.0 ? io::ColorMap::kRelief : io::ColorMap::kViridis;
 }
 
+/// Each point as a square of `k` x `k` points.
+std::vector<double> enlarged(const std::vector<double>& values,
+                             std::int64_t rows,
+                             std::int64_t columns,
+                             std::int64_t k) {
+  std::vector<double> large;
+  large.reserve(static_cast<std::size_t>(rows * columns * k * k));
+  for (std::int64_t r = 0; r < rows * k; ++r)
+    for (std::int64_t c = 0; c < columns * k; ++c)
+      large.push_back(values[static_cast<std::size_t>(r / k * columns + c / k)]);
+  return large;
+}
+
 double rms(const std::vector<double>& values) {
   double sum = 0.0;
   double count = 0.0;
@@ -113,17 +126,24 @@ void draw_forecast(const std::string& path,
                    const ForecastPicture& picture,
                    const data::GridField& field) {
   const int rows_dim = field.dims() - 2;
-  const std::int64_t rows = field.shape()[rows_dim];
-  const std::int64_t columns = field.shape()[rows_dim + 1];
+  constexpr std::int64_t kWidth = 400;  // room for a title
+  const std::int64_t k = std::max<std::int64_t>(kWidth / field.shape()[rows_dim + 1], 1);
+  const std::int64_t rows = field.shape()[rows_dim] * k;
+  const std::int64_t columns = field.shape()[rows_dim + 1] * k;
+  const auto large = [&](const std::vector<double>& values) {
+    return enlarged(values, rows / k, columns / k, k);
+  };
   const std::string unit = unit_of(field.variable());
   const std::string& name = field.variable().name;
   const auto [low, high] = std::minmax_element(picture.truth.begin(), picture.truth.end());
   const bool below = ascending(field, rows_dim);
-  std::vector<double> model_error = picture.model;
-  std::vector<double> base_error = picture.base;
-  for (std::size_t i = 0; i < model_error.size(); ++i) {
-    model_error[i] -= picture.truth[i];
-    base_error[i] -= picture.truth[i];
+  const std::vector<double> truth = large(picture.truth);
+  const std::vector<double> model = large(picture.model);
+  std::vector<double> model_error = model;
+  std::vector<double> base_error = large(picture.base);
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    model_error[i] -= truth[i];
+    base_error[i] -= truth[i];
   }
   const double range = 3.0 * rms(base_error);
   const auto panel = [&](const std::vector<double>& values, const std::string& title) {
@@ -144,8 +164,8 @@ void draw_forecast(const std::string& path,
                           .unit = unit,
                           .first_row_below = below};
   };
-  io::draw_fields({panel(picture.truth, "Truth"), panel(picture.model, "Model"),
-                   error_panel(model_error, "Model"), error_panel(base_error, picture.base_name)},
+  io::draw_fields({panel(truth, "Truth"), panel(model, "Model"), error_panel(model_error, "Model"),
+                   error_panel(base_error, picture.base_name)},
                   {.title = fmt::format("{}, {}", name, picture.title), .columns = 2})
       .save(path);
 }
