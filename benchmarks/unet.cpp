@@ -1,7 +1,9 @@
 // Forward, training step (AdamW) and memory of the UNet beside PyTorch's on as many threads, in
-// turns; of the peer's two memory formats the faster counts. Memory is what one training step adds
+// turns; of the peer's two memory formats the faster counts. Then the rates of its convolutions
+// beside oneDNN's. Memory is what one training step adds
 // to the peak of a fresh process that has trained a small model before.
 // Usage: bench_unet [threads] [case substring] [rounds]
+#include <omp.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +26,8 @@
 #include <tessera/nn/optim.hpp>
 #include <vector>
 
+#include "onednn_conv.hpp"
+
 extern char** environ;
 
 namespace {
@@ -40,6 +44,18 @@ struct Case {
 };
 
 const Case kCases[] = {{"3-D 64^3", 3, 64, 16}, {"3-D 96^3", 3, 96, 16}, {"2-D 512^2", 2, 512, 16}};
+
+/// The convolutions of the 3-D model at 64^3.
+const bench::ConvCase kConvolutions[] = {
+    {"1->16 64^3", {64, 64, 64}, 1, 1, 16, 3, 1, 1},
+    {"16->16 64^3", {64, 64, 64}, 1, 16, 16, 3, 1, 1},
+    {"32->16 64^3", {64, 64, 64}, 1, 32, 16, 3, 1, 1},
+    {"16->1 64^3", {64, 64, 64}, 1, 16, 1, 3, 1, 1},
+    {"16->32 64^3, stride 2", {64, 64, 64}, 1, 16, 32, 3, 2, 1},
+    {"32->32 32^3", {32, 32, 32}, 1, 32, 32, 3, 1, 1},
+    {"64->64 16^3", {16, 16, 16}, 1, 64, 64, 3, 1, 1},
+    {"128->128 8^3", {8, 8, 8}, 1, 128, 128, 3, 1, 1},
+};
 
 double wave(std::int64_t i, double phase) { return std::sin(phase + 1.7 * static_cast<double>(i)); }
 
@@ -308,11 +324,14 @@ int main(int argc, char** argv) {
                      {"memory_mb", {memory.ours, memory.peer}}};
   }
   if (measured == 0) return 1;
+  omp_set_num_threads(threads);
+  const bench::ConvSummary convolutions = bench::print_rates(kConvolutions, "");
   nlohmann::json line;
   line["benchmark"] = "unet";
   line["value"] = ours_total / measured;
   line["unit"] = "ms per training step, mean";
   line["cases"] = cases;
+  line["convolutions_to_onednn"] = convolutions.ratio;
   if (peer) {
     line["peer"] = {{"name", version}, {"value", peer_total / measured}};
     line["ratio"] = std::exp(log_speed / measured);

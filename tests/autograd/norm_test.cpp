@@ -2,8 +2,12 @@
 
 #include <cmath>
 #include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/conv.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/norm.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/shape.hpp>
 
 #include "support/op_test.hpp"
 
@@ -122,4 +126,72 @@ TEST_CASE("wrong groups and parameters throw on every rank") {
   const Tensor channels =
       Tensor::zeros(Placement(mesh).shard(1, {"a"}).resolve({2, 6 * mesh.size()}));
   if (mesh.size() > 1) REQUIRE_THROWS_AS(group_norm(channels, {}, {}, 1), LayoutError);
+}
+
+namespace {
+
+/// The same values as a tensor that readers keep: a view is not computed again.
+Tensor kept(const Tensor& x) { return reshape(x, x.shape()); }
+
+std::int64_t live_bytes() { return MemoryPool::of(Device{}).stats().live_bytes; }
+
+}  // namespace
+
+TEST_CASE("what reads a norm or an activation keeps nothing of it and sees the same bits again") {
+  const Mesh mesh = Mesh::world({{"a", process().count}});
+  const Layout layout = Placement(mesh).shard(1, {"a"}).resolve({2, 12 * mesh.size() + 1, 10, 8});
+  const auto parameter = [&](const Shape& shape, double phase) {
+    return require_grad(Tensor::from_function(Layout::replicated(mesh, shape), [&](const Index& i) {
+      double s = phase;
+      for (int d = 0; d < i.size(); ++d) s = 1.7 * s + static_cast<double>(i[d]);
+      return std::sin(s);
+    }));
+  };
+  const auto run = [&](bool keeps, int chain) {
+    const Tensor x = require_grad(Tensor::from_function(layout, [](const Index& i) {
+      return std::sin(static_cast<double>(i[0] + 3 * i[1] + 5 * i[2] * i[2] + 7 * i[3]));
+    }));
+    const Tensor gamma = parameter({8}, 0.1), beta = parameter({8}, 0.2);
+    const Tensor w = parameter({4, 3, 3, 8}, 0.3);
+    const std::int64_t before = live_bytes();
+    Tensor h = group_norm(x, gamma, beta, 2, 1e-5, Activation::kSilu);
+    if (keeps) h = kept(h);
+    for (int i = 0; i < chain; ++i) {
+      h = i % 2 == 0 ? gelu(h) : silu(h);
+      if (keeps) h = kept(h);
+    }
+    const Tensor y = conv(h, w, {}, {.pad_lo = {1, 1}});
+    h = Tensor();
+    const std::int64_t held = live_bytes() - before - y.local_bytes();
+    // Of a chain at most every second value is kept.
+    if (!keeps) CHECK(held < (chain + 1) / 2 * x.local_bytes() * 9 / 8 + 8192);
+    if (keeps) CHECK(held >= (chain + 1) * x.local_bytes());
+    backward(mse_loss(y, Tensor::zeros(y.layout())));
+    std::vector<DenseArray> gradients;
+    for (const Tensor& t : {x, gamma, beta, w}) gradients.push_back(to_dense(gradient(t)));
+    return gradients;
+  };
+  for (const int chain : {0, 1, 2, 5}) {
+    const auto a = run(true, chain), b = run(false, chain);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      INFO("gradient " << i << ", " << chain << " activations behind the norm");
+      CHECK(a[i].values == b[i].values);
+    }
+  }
+}
+
+TEST_CASE("values computed again have their place in a graph of the gradient") {
+  const Mesh mesh = Mesh::self();
+  const Tensor x = require_grad(Tensor::from_function(
+      Layout::replicated(mesh, {1, 6, 4}),
+      [](const Index& i) { return std::cos(static_cast<double>(i[1] + 4 * i[2])); },
+      DType::kFloat64));
+  const auto second = [&](bool keeps) {
+    Tensor h = group_norm(x, {}, {}, 2, 1e-2, Activation::kGelu);
+    if (keeps) h = kept(h);
+    const Tensor g = grad({sum(h * h * h)}, {x}, {.create_graph = true})[0];
+    return to_dense(grad({sum(g * g)}, {x})[0]);
+  };
+  const DenseArray a = second(true), b = second(false);
+  CHECK(compare("second derivative", b, a, 1e-12) == "");
 }
