@@ -1,6 +1,7 @@
 #include "profile_op.hpp"
 
 #include <tessera/core/hash.hpp>
+#include <tessera/core/scope.hpp>
 
 namespace tessera {
 
@@ -64,6 +65,7 @@ void profile_op(const OpDef& op,
           .flops = op.cost != nullptr ? op.cost(call) : 0.0,
           .bytes = view ? 0 : bytes,
           .live_bytes = MemoryPool::of(outputs[0].device()).stats().live_bytes,
+          .layer = p->text(current_scope().layer),
           .detail = p->text(key.value(), [&] { return describe(inputs, outputs); })});
 }
 
