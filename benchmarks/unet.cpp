@@ -330,6 +330,8 @@ int main(int argc, char** argv) {
   line["benchmark"] = "unet";
   line["value"] = ours_total / measured;
   line["unit"] = "ms per training step, mean";
+  line["peer"] = nullptr;
+  line["ratio"] = nullptr;
   line["cases"] = cases;
   line["convolutions_to_onednn"] = convolutions.ratio;
   if (peer) {
