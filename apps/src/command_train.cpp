@@ -73,6 +73,13 @@ void add_train(CLI::App& program, Command& chosen) {
                    "Steps between two checkpoints.")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  unet->add_flag("--profile", state->options.profile,
+                 "Record what some steps do: RUN/profile/rank*.json (a trace for ui.perfetto.dev "
+                 "or chrome://tracing) and RUN/profile/ops.txt (the ten costliest ops).");
+  unet->add_option("--profile-steps", state->options.profile_steps,
+                   "Steps to record, after the first two.")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   add_settings(*unet, state->all, state->given);
   unet->callback([state, &chosen] {
     chosen = [state] {

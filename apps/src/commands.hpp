@@ -16,6 +16,7 @@ using Command = std::function<int()>;
 void add_train(CLI::App& program, Command& chosen);
 void add_evaluate(CLI::App& program, Command& chosen);
 void add_predict(CLI::App& program, Command& chosen);
+void add_bench(CLI::App& program, Command& chosen);
 void add_info(CLI::App& program, Command& chosen);
 void add_generate(CLI::App& program, Command& chosen);
 

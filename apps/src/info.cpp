@@ -6,13 +6,15 @@
 #include <tessera/core/threads.hpp>
 #include <tessera/parallel/runtime.hpp>
 
+#include "nodes.hpp"
 #include "unet_run.hpp"
 
 namespace tessera::app {
 
-int info(const std::string& run) {
+int info(const std::string& run, const std::string& mesh) {
   const bool first = process().rank == 0;
   if (run.empty()) {
+    const std::string map = mesh.empty() ? std::string() : mesh_map(parse_mesh(mesh));
     if (!first) return 0;
     const std::string mpi = Runtime::mpi_version();
     const std::int64_t limit = MemoryPool::of({}).stats().limit_bytes;
@@ -23,7 +25,8 @@ int info(const std::string& run) {
               << (limit > 0 ? "at most " + format_bytes(limit) + " per process" : "no limit")
               << " (TESSERA_MEMORY_LIMIT)\n"
               << "MPI        " << (mpi.empty() ? "not in use" : mpi.substr(0, mpi.find('\n')))
-              << std::endl;
+              << "\n"
+              << (map.empty() ? "" : "\n") << map << std::flush;
     return 0;
   }
   const bool directory = std::filesystem::is_directory(run);

@@ -5,7 +5,7 @@
 namespace tessera::app {
 
 /// Prints what this build and job are; with a run (directory or weights file), its model's table
-/// and settings.
-int info(const std::string& run);
+/// and settings; with a mesh, which process on which node holds which place.
+int info(const std::string& run, const std::string& mesh);
 
 }  // namespace tessera::app

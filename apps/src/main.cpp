@@ -68,6 +68,7 @@ int run(int argc, char** argv) {
   add_train(program, chosen);
   add_evaluate(program, chosen);
   add_predict(program, chosen);
+  add_bench(program, chosen);
   add_info(program, chosen);
   add_generate(program, chosen);
   try {

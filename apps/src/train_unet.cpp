@@ -16,6 +16,7 @@
 #include <tessera/parallel/stats.hpp>
 
 #include "pictures.hpp"
+#include "step_profiler.hpp"
 #include "stop_signals.hpp"
 #include "unet_run.hpp"
 #include "unet_task.hpp"
@@ -116,18 +117,30 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
 
   StepReporter reporter(mesh);
   io::Progress progress(settings.steps, {.label = "train", .first = state.step});
+  StepProfiler profiler(
+      {.dir = options.profile ? files.profile() : std::string(), .steps = options.profile_steps},
+      mesh, settings.steps - state.step);
   bool stopped = false;
   while (state.step < settings.steps && !stopped) {
+    profiler.begin_step();
     const auto start = Clock::now();
     MemoryPool::of({}).reset_peak();
     model.random().step = static_cast<std::uint64_t>(state.step);
-    const UNetBatch batch = task->batch(state.step * settings.batch);
-    const Tensor loss = loss_of(settings, model(batch.input), batch);
-    backward(loss);
-    if (settings.clip > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip);
-    optimizer.set_lr(schedule(state.step));
-    optimizer.step();
-    if (ema) ema->update();
+    const auto in_phase = [](const char* name, const auto& f) {
+      const ProfilePhase phase(name);
+      return f();
+    };
+    const UNetBatch batch =
+        in_phase("data", [&] { return task->batch(state.step * settings.batch); });
+    const Tensor loss =
+        in_phase("forward", [&] { return loss_of(settings, model(batch.input), batch); });
+    in_phase("backward", [&] { backward(loss); });
+    in_phase("optimizer", [&] {
+      if (settings.clip > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip);
+      optimizer.set_lr(schedule(state.step));
+      optimizer.step();
+      if (ema) ema->update();
+    });
     ++state.step;
 
     const double value = loss.item();
@@ -138,6 +151,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
                     {"seconds", seconds},
                     {"peak_bytes", report.peak_bytes},
                     {"comm_bytes", report.comm_bytes}});
+    profiler.end_step();
     if (!std::isfinite(value)) {
       throw Error(str("train: the loss of step ", state.step, " is ", value,
                       " (the training has diverged). Lower training.lr, or find the op with "
@@ -149,6 +163,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
       nn::save_checkpoint(files.checkpoint(), state);
     }
   }
+  profiler.finish();
   if (stopped && state.step < settings.steps) return kExitPreempted;
 
   if (ema) ema->swap();

@@ -12,6 +12,8 @@ struct TrainOptions {
   std::string out;
   bool resume = false;
   std::int64_t checkpoint_every = 500;
+  bool profile = false;  ///< writes RUN/profile
+  std::int64_t profile_steps = 5;
 };
 
 /// Trains a UNet for the task that the settings name and fills the run's directory. Returns the

@@ -21,6 +21,7 @@ struct RunFiles {
   std::string weights() const { return dir + "/model.safetensors"; }
   std::string evaluation() const { return dir + "/evaluation.json"; }
   std::string loss_picture() const { return dir + "/loss.png"; }
+  std::string profile() const { return dir + "/profile"; }
   std::string error_picture() const { return dir + "/prediction.png"; }
 };
 

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "nodes.hpp"
+
 namespace tessera::app {
 namespace {
 
@@ -136,7 +138,7 @@ models::UNetOptions UNetSettings::model(int dims, const std::vector<EdgeRule>& e
 }
 
 Mesh parse_mesh(const std::string& text) {
-  if (text.empty()) return Mesh::world({{"h", process().count}});
+  if (text.empty()) return Mesh::of(processes_by_node(), {{"h", process().count}});
   std::vector<MeshAxis> axes;
   std::size_t from = 0;
   while (from <= text.size()) {
@@ -157,7 +159,7 @@ Mesh parse_mesh(const std::string& text) {
     axes.push_back({axis.substr(0, equals), size});
     from = end + 1;
   }
-  return Mesh::world(axes);
+  return Mesh::of(processes_by_node(), axes);
 }
 
 Placement field_placement(const Mesh& mesh, int dims) {

@@ -63,7 +63,8 @@ struct UNetSettings {
   models::UNetOptions model(int dims, const std::vector<EdgeRule>& edges) const;
 };
 
-/// `h=2,w=2` -> a mesh over all processes; empty: one axis `h` over all. Throws UsageError.
+/// `h=2,w=2` -> a mesh over all processes, node by node; empty: one axis `h` over all. Throws
+/// UsageError. Every process must call.
 Mesh parse_mesh(const std::string& text);
 /// Axis `data` splits the samples, the others the domain dimensions in their order.
 Placement field_placement(const Mesh& mesh, int dims);
