@@ -7,7 +7,9 @@ namespace tessera::app {
 
 void add_predict(CLI::App& program, Command& chosen) {
   CLI::App* const command = program.add_subcommand(
-      "predict", "Refine a whole field with a run's model, in one piece, split over the mesh.");
+      "predict",
+      "Refine a whole field with a run's model, in one piece, split over the mesh; or foretell the "
+      "frame after the last one of its file.");
   const auto options = std::make_shared<PredictOptions>();
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--input", options->input,

@@ -33,5 +33,7 @@ struct PredictOptions {
 
 /// Refines a whole field in one piece, split over the mesh.
 int predict_unet(const PredictOptions& options);
+/// Foretells the frame after the last one of each sequence in the file of the training.
+int predict_forecast(const PredictOptions& options, const TrainedUNet& trained, const Mesh& mesh);
 
 }  // namespace tessera::app

@@ -89,11 +89,7 @@ int predict_unet(const PredictOptions& options) {
   const io::Collective ranks = nn::collective(mesh);
   const TrainedUNet trained = load_unet(RunFiles{options.run}.weights(), mesh);
   UNetSettings settings = trained.settings;
-  if (settings.forecasts()) {
-    throw UsageError(str("predict: the network of ", options.run,
-                         " makes forecasts and refines nothing. Use tessera evaluate, which scores "
-                         "and draws them."));
-  }
+  if (settings.forecasts()) return predict_forecast(options, trained, mesh);
   if (!options.input.empty() && options.input != settings.file) {
     settings.file = options.input;
     settings.variable = options.variable;

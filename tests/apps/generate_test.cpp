@@ -241,7 +241,23 @@ TEST_CASE("a network learns to step what was generated, on one rank and on two")
   const Outcome b = tessera(at, 2, {"evaluate", at / "one"});
   REQUIRE(b.code == 0);
   CHECK(a.output == b.output);
-  CHECK(tessera(at, 0, {"predict", at / "one", "--output", at / "y.nc"}).code == 2);
+  std::vector<double> next;
+  for (const int ranks : {0, 2}) {
+    REQUIRE(tessera(at, ranks, {"predict", at / "one", "--output", at / "next.nc"}).code == 0);
+    CHECK(io::NetcdfReader(at / "next.nc").variable("v").shape == Shape{3, 10, 12, 9});
+    const std::vector<double> u = values_of(at / "next.nc", "u");
+    if (next.empty()) next = u;
+    for (std::size_t i = 0; i < u.size(); ++i) REQUIRE(u[i] == Approx(next[i]).margin(1e-4));
+  }
+  // It stays near the last frame, and is not that.
+  const std::vector<double> all = values_of(at / "gs.nc", "u");
+  double change = 0.0;
+  for (std::size_t i = 0; i < 1080; ++i) {
+    change = std::max(change, std::abs(next[i] - all[5 * 1080 + i]));
+  }
+  CHECK(change > 1e-3);
+  CHECK(change < 0.6);
+  CHECK(tessera(at, 0, {"predict", at / "one", "--coarsen", "--output", at / "y.nc"}).code == 2);
 }
 
 TEST_CASE("forecasts with a season know climatology and the damped anomaly") {

@@ -144,6 +144,10 @@ TEST_CASE("forecast pairs: without a season, persistence; draws depend on their 
   const DenseArray base = to_dense(pair.base);
   CHECK(base.values == to_dense(pair.persistence).values);
   CHECK(base.values[9] == Approx(value(1, kFrames - 3, 1, 2)));
+  const ForecastBatch next = data.next(0, DType::kFloat64);
+  CHECK(!next.truth.defined());
+  CHECK(!next.target.defined());
+  CHECK(to_dense(next.base).values[9] == Approx(value(1, kFrames - 1, 1, 2)));
   CHECK(to_dense(pair.truth).values[9] == Approx(value(1, kFrames - 1, 1, 2)));
 
   // Samples 2 and 3 of the first batch are samples 0 and 1 of the one that starts two later.

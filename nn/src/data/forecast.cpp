@@ -244,17 +244,11 @@ std::vector<ForecastScale> Forecast::compute_scales(const io::Collective& ranks)
   return scales;
 }
 
-ForecastBatch Forecast::allocate(const Layout& layout, DType dtype, bool all) const {
+ForecastBatch Forecast::allocate(const Layout& layout, DType dtype) const {
   const int last = layout.dims() - 1;
-  const Layout out = layout.with_dim(last, variables(), {});
   ForecastBatch batch;
   batch.input = Tensor::empty(layout.with_dim(last, input_channels(), {}), dtype);
-  batch.target = Tensor::empty(out, dtype);
-  if (!all) return batch;
-  batch.base = Tensor::empty(out, DType::kFloat64);
-  batch.truth = Tensor::empty(out, DType::kFloat64);
-  batch.persistence = Tensor::empty(out, DType::kFloat64);
-  if (options_.season > 0) batch.climatology = Tensor::empty(out, DType::kFloat64);
+  batch.target = Tensor::empty(layout.with_dim(last, variables(), {}), dtype);
   return batch;
 }
 
@@ -294,10 +288,11 @@ void Forecast::fill(const Pair& pair, std::int64_t n, const ForecastBatch& batch
       put(batch.input, n, channel++, scaled);
       if (batch.climatology.defined()) put(batch.climatology, n, v, to);
     }
+    if (batch.base.defined()) put(batch.base, n, v, base);
+    if (!batch.target.defined()) continue;
     read(pair.sequence, pair.frame, v, x);
     if (batch.truth.defined()) {
       put(batch.truth, n, v, x);
-      put(batch.base, n, v, base);
       put(batch.persistence, n, v, last[k]);
     }
     for (std::size_t i = 0; i < points; ++i) x[i] = (x[i] - base[i]) / scales_[k].residual;
@@ -323,7 +318,7 @@ void Forecast::fill(const Pair& pair, std::int64_t n, const ForecastBatch& batch
 }
 
 ForecastBatch Forecast::batch(std::int64_t first, DType dtype) const {
-  const ForecastBatch batch = allocate(layout_, dtype, false);
+  const ForecastBatch batch = allocate(layout_, dtype);
   const Box& own = batch.input.local_box();
   if (own.empty()) return batch;
   for (std::int64_t n = own.lo[0]; n < own.hi[0]; ++n) {
@@ -341,7 +336,16 @@ ForecastBatch Forecast::batch(std::int64_t first, DType dtype) const {
 
 ForecastBatch Forecast::single(const Pair& pair, DType dtype) const {
   // One sample, which every coordinate of an axis that splits samples holds.
-  const ForecastBatch batch = allocate(layout_.with_dim(0, 1, {}), dtype, true);
+  ForecastBatch batch = allocate(layout_.with_dim(0, 1, {}), dtype);
+  const Layout out = batch.target.layout();
+  batch.base = Tensor::empty(out, DType::kFloat64);
+  if (pair.frame < frames_) {
+    batch.truth = Tensor::empty(out, DType::kFloat64);
+    batch.persistence = Tensor::empty(out, DType::kFloat64);
+    if (options_.season > 0) batch.climatology = Tensor::empty(out, DType::kFloat64);
+  } else {
+    batch.target = {};
+  }
   if (!batch.input.local_box().empty()) fill(pair, 0, batch);
   return batch;
 }
@@ -352,6 +356,10 @@ ForecastBatch Forecast::training_pair(std::int64_t index, DType dtype) const {
 
 ForecastBatch Forecast::test_pair(std::int64_t index, DType dtype) const {
   return single(test_.at(static_cast<std::size_t>(index)), dtype);
+}
+
+ForecastBatch Forecast::next(std::int64_t sequence, DType dtype) const {
+  return single({sequence, frames_ - 1 + options_.lead}, dtype);
 }
 
 std::string Forecast::test_title(std::int64_t index) const {

@@ -78,6 +78,10 @@ class Forecast {
   /// A training or test pair, N = 1, with everything that is known of it.
   ForecastBatch training_pair(std::int64_t index, DType dtype) const;
   ForecastBatch test_pair(std::int64_t index, DType dtype) const;
+  /// `input` and `base`, N = 1, of the frame `lead` after the last one of a sequence; the rest is
+  /// undefined.
+  ForecastBatch next(std::int64_t sequence, DType dtype) const;
+  std::int64_t sequences() const { return sequences_; }
   /// "sequence 3, frame 17" of a test pair's target, for titles.
   std::string test_title(std::int64_t index) const;
 
@@ -99,7 +103,7 @@ class Forecast {
   std::vector<ForecastScale> compute_scales(const io::Collective& ranks) const;
   void fill(const Pair& pair, std::int64_t n, const ForecastBatch& batch) const;
   ForecastBatch single(const Pair& pair, DType dtype) const;
-  ForecastBatch allocate(const Layout& layout, DType dtype, bool all) const;
+  ForecastBatch allocate(const Layout& layout, DType dtype) const;
 
   ForecastOptions options_;
   std::vector<GridField> fields_;  // one per variable
