@@ -19,6 +19,8 @@ void add_predict(CLI::App& program, Command& chosen);
 void add_bench(CLI::App& program, Command& chosen);
 void add_info(CLI::App& program, Command& chosen);
 void add_generate(CLI::App& program, Command& chosen);
+void add_plan(CLI::App& program, Command& chosen);
+void add_compare(CLI::App& program, Command& chosen);
 
 /// Help of --mesh.
 inline constexpr const char* kMeshHelp =

@@ -18,8 +18,9 @@ constexpr int kUsage = 2;
 constexpr const char* kFooter =
     "Run it under mpiexec to use several processes; the mesh says how they share the work:\n"
     "  mpiexec.mpich -n 4 tessera train unet --data etopo5.cdf --mesh h=2,w=2 --out run\n"
-    "Exit codes: 0 done, 2 wrong usage, 65 unusable data, 70 internal error, 74 input or output\n"
-    "failed, 75 stopped by a signal (continue with --resume).";
+    "Exit codes: 0 done, 1 compare or plan --check found a difference, 2 wrong usage, 65 unusable\n"
+    "data, 70 internal error, 74 input or output failed, 75 stopped by a signal (continue with\n"
+    "--resume).";
 
 /// The option or command that resembles the first word that nothing took, as a line; or nothing.
 std::string suggestion(const CLI::App& program) {
@@ -71,6 +72,8 @@ int run(int argc, char** argv) {
   add_bench(program, chosen);
   add_info(program, chosen);
   add_generate(program, chosen);
+  add_plan(program, chosen);
+  add_compare(program, chosen);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

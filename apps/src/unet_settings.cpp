@@ -137,8 +137,7 @@ models::UNetOptions UNetSettings::model(int dims, const std::vector<EdgeRule>& e
   return o;
 }
 
-Mesh parse_mesh(const std::string& text) {
-  if (text.empty()) return Mesh::of(processes_by_node(), {{"h", process().count}});
+std::vector<MeshAxis> parse_axes(const std::string& text) {
   std::vector<MeshAxis> axes;
   std::size_t from = 0;
   while (from <= text.size()) {
@@ -159,7 +158,13 @@ Mesh parse_mesh(const std::string& text) {
     axes.push_back({axis.substr(0, equals), size});
     from = end + 1;
   }
-  return Mesh::of(processes_by_node(), axes);
+  return axes;
+}
+
+Mesh parse_mesh(const std::string& text) {
+  return Mesh::of(processes_by_node(), text.empty()
+                                           ? std::vector<MeshAxis>{{"h", process().count}}
+                                           : parse_axes(text));
 }
 
 Placement field_placement(const Mesh& mesh, int dims) {

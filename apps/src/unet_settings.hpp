@@ -63,7 +63,9 @@ struct UNetSettings {
   models::UNetOptions model(int dims, const std::vector<EdgeRule>& edges) const;
 };
 
-/// `h=2,w=2` -> a mesh over all processes, node by node; empty: one axis `h` over all. Throws
+/// `h=2,w=2` -> axes; throws UsageError.
+std::vector<MeshAxis> parse_axes(const std::string& text);
+/// The mesh of these axes over all processes, node by node; empty: one axis `h` over all. Throws
 /// UsageError. Every process must call.
 Mesh parse_mesh(const std::string& text);
 /// Axis `data` splits the samples, the others the domain dimensions in their order.

@@ -6,6 +6,7 @@
 #include <tessera/core/threads.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/redistribute.hpp>
+#include <utility>
 
 #include "placement.hpp"
 #include "profile_op.hpp"
@@ -50,6 +51,8 @@ std::array<Ref<Decision>, kTableSize>& table() {
   static auto* instance = new std::array<Ref<Decision>, kTableSize>;
   return *instance;
 }
+
+OpObserver* observer = nullptr;
 
 bool anomaly_mode = [] {
   const char* text = std::getenv("TESSERA_ANOMALY");
@@ -213,7 +216,7 @@ Outputs execute(const OpDef& op,
   if (decision.windows) {
     decision.windows->run(op, args, in_pieces, out_pieces);
   } else {
-    op.local({args.data, args.dynamic, in_pieces, out_pieces, false});
+    run_local(op, {args.data, args.dynamic, in_pieces, out_pieces, false});
   }
   return outputs;
 }
@@ -242,12 +245,19 @@ Outputs run_op(const OpDef& op,
     verbose_op(op, inputs, outputs, decision->windows ? decision->windows->send_bytes() : 0,
                decision->windows ? decision->windows->send_messages() : 0);
   }
-  if (anomaly_mode) check_anomaly(op, inputs, outputs);
+  if (observer != nullptr) [[unlikely]] {
+    observer->called(
+        {op, inputs, outputs,
+         decision->windows ? decision->windows->widths() : std::vector<WindowWidth>{}});
+  }
+  if (anomaly_mode && !dry_run()) check_anomaly(op, inputs, outputs);
   record(op, inputs, args, outputs);
   return outputs;
 }
 
 }  // namespace
+
+OpObserver* observe_ops(OpObserver* next) { return std::exchange(observer, next); }
 
 AnomalyMode::AnomalyMode() : previous_(anomaly_mode) { anomaly_mode = true; }
 AnomalyMode::~AnomalyMode() { anomaly_mode = previous_; }

@@ -214,7 +214,7 @@ class Walk {
   }
 
   void visit(const Ref<Node>& node, std::vector<Tensor> grads) {
-    const LayerScope layer(node->layer);
+    const LayerScope layer(node->is_leaf() ? current_scope().layer : node->layer);
     for (std::size_t j = 0; j < grads.size(); ++j) {
       if (!grads[j].defined()) continue;
       const auto it = captured_.find({node->number, static_cast<int>(j)});

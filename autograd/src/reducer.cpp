@@ -2,6 +2,7 @@
 #include <cstring>
 #include <deque>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <vector>
 
@@ -68,7 +69,10 @@ void launch(Bucket bucket) {
     const Tensor dense =
         part.is_dense() ? leaf->pending : Tensor::from_local(part, leaf->pending.layout());
     const std::int64_t bytes = dense.local_bytes();
-    std::memcpy(all.as<std::byte>() + offset, dense.local().data, static_cast<std::size_t>(bytes));
+    if (!dry_run()) {
+      std::memcpy(all.as<std::byte>() + offset, dense.local().data,
+                  static_cast<std::size_t>(bytes));
+    }
     offset += bytes;
     leaf->pending = Tensor();
   }

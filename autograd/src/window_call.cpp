@@ -128,6 +128,24 @@ Box WindowCall::needed(const Input& input, const Box& work, const Layout& layout
   return box;
 }
 
+std::vector<WindowWidth> WindowCall::widths() const {
+  std::vector<WindowWidth> widths;
+  for (const Input& input : inputs_) {
+    const Box& owned = input.plan->owned;
+    WindowWidth width;
+    width.input = input.index;
+    for (int d = 0; d < owned.dims(); ++d) {
+      const Interval need =
+          clipped(input.plan->needed[d], input.windows[static_cast<std::size_t>(d)].edge,
+                  input.plan->global[d]);
+      width.lo.push_back(need.empty() ? 0 : std::max<std::int64_t>(0, owned.lo[d] - need.lo));
+      width.hi.push_back(need.empty() ? 0 : std::max<std::int64_t>(0, need.hi - owned.hi[d]));
+    }
+    widths.push_back(std::move(width));
+  }
+  return widths;
+}
+
 /// One execution.
 class WindowCall::Runner {
  public:
@@ -213,7 +231,7 @@ class WindowCall::Runner {
       Piece& work = in[static_cast<std::size_t>(plan_.work_)];
       work = work.slice(box);
     }
-    op_.local({args_.data, args_.dynamic, in, out, called_ && plan_.work_ != OpDef::kOutput});
+    run_local(op_, {args_.data, args_.dynamic, in, out, called_ && plan_.work_ != OpDef::kOutput});
     called_ = true;
     poll_progress();
   }
@@ -252,7 +270,7 @@ void WindowCall::run(const OpDef& op,
                      std::span<const Piece> in,
                      std::span<const Piece> out) const {
   if (local_only_) {
-    op.local({args.data, args.dynamic, in, out, false});
+    run_local(op, {args.data, args.dynamic, in, out, false});
     return;
   }
   Runner(*this, op, args, in, out).run();

@@ -1,11 +1,19 @@
 #pragma once
 
 #include <memory>
-#include <tessera/autograd/op.hpp>
+#include <tessera/autograd/observe.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/parallel/exchange.hpp>
 #include <vector>
 
 namespace tessera {
+
+/// One call of `op.local`; in a dry run only where it takes scratch memory.
+inline void run_local(const OpDef& op, const LocalCall& call) {
+  if (dry_run() && !op.takes_scratch) [[unlikely]]
+    return;
+  op.local(call);
+}
 
 /// How one rank computes its part of an op that reads windows: the exchange of each input, the work
 /// box cut into what can be computed before ghosts arrive and the few boxes around it, and the
@@ -24,6 +32,8 @@ class WindowCall {
   /// Bytes and messages that this rank sends for halos.
   std::int64_t send_bytes() const { return send_bytes_; }
   int send_messages() const { return send_messages_; }
+  /// What this rank reads beyond its parts.
+  std::vector<WindowWidth> widths() const;
 
  private:
   struct Input {

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <tessera/core/backend.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/core/mesh.hpp>
@@ -64,6 +65,11 @@ constexpr bool kSanitized = true;  // every block from malloc, whose bounds are 
 constexpr bool kSanitized = false;
 #endif
 
+/// Blocks of a dry run have addresses from here on, where no process has memory.
+constexpr std::uintptr_t kDryMemory = std::uintptr_t{1} << 60;
+
+bool is_dry(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data) >= kDryMemory; }
+
 }  // namespace
 
 std::string str(Device device) {
@@ -86,6 +92,22 @@ struct MemoryPool::State {
   std::array<FreeList, kClasses> free;
   LargeBlocks large;
   Buffer* live = nullptr;  // newest first
+  MemoryStats dry;         // of dry runs
+  std::uintptr_t next_dry = kDryMemory;
+
+  MemoryStats& current() { return dry_run() ? dry : stats; }
+  Ref<Buffer> allocate_dry(std::size_t bytes, std::size_t block) {
+    Ref<Buffer> buffer(new Buffer);
+    buffer->data_ = reinterpret_cast<std::byte*>(next_dry);  // NOLINT
+    next_dry += block;
+    buffer->bytes_ = bytes;
+    buffer->block_bytes_ = block;
+    buffer->device_ = device;
+    dry.live_bytes += static_cast<std::int64_t>(block);
+    dry.peak_bytes = std::max(dry.peak_bytes, dry.live_bytes);
+    ++dry.allocations;
+    return buffer;
+  }
 
   /// Null when there is no more.
   std::byte* take(std::size_t block) const {
@@ -198,6 +220,8 @@ Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
   }
   const auto wanted = static_cast<std::int64_t>(wanted_class.bytes);
   const std::lock_guard lock(state_->mutex);
+  if (dry_run()) [[unlikely]]
+    return state_->allocate_dry(bytes, wanted_class.bytes);
   MemoryStats& stats = state_->stats;
   if (stats.limit_bytes > 0 && stats.live_bytes + wanted > stats.limit_bytes)
     state_->out_of_memory(bytes);
@@ -242,6 +266,10 @@ Ref<Buffer> MemoryPool::allocate(std::size_t bytes) {
 
 void MemoryPool::recycle(const Buffer& buffer) {
   const std::lock_guard lock(state_->mutex);
+  if (is_dry(buffer.data_)) [[unlikely]] {
+    state_->dry.live_bytes -= static_cast<std::int64_t>(buffer.block_bytes_);
+    return;
+  }
   MemoryStats& stats = state_->stats;
   const auto size = static_cast<std::int64_t>(buffer.block_bytes_);
   (buffer.previous_ != nullptr ? buffer.previous_->next_ : state_->live) = buffer.next_;
@@ -268,12 +296,13 @@ void Buffer::dispose() const {
 
 MemoryStats MemoryPool::stats() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->stats;
+  return state_->current();
 }
 
 void MemoryPool::reset_peak() {
   const std::lock_guard lock(state_->mutex);
-  state_->stats.peak_bytes = state_->stats.live_bytes;
+  MemoryStats& stats = state_->current();
+  stats.peak_bytes = stats.live_bytes;
 }
 
 void MemoryPool::set_limit(std::int64_t bytes) {

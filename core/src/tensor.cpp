@@ -1,5 +1,6 @@
 #include <cstring>
 #include <tessera/core/backend.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/core/tensor.hpp>
 
 namespace tessera {
@@ -30,6 +31,7 @@ void store_double(void* data, DType dtype, std::int64_t offset, double value) {
 namespace {
 
 double read_element(const Tensor& tensor, std::int64_t offset) {
+  if (dry_run()) return 0.0;
   const View local = tensor.local();
   if (local.device.kind == Device::kCpu) return load_as_double(local.data, local.dtype, offset);
   std::int64_t element = 0;
@@ -71,6 +73,7 @@ Tensor Tensor::empty(const Layout& layout, DType dtype, Device device) {
 
 Tensor Tensor::full(const Layout& layout, double value, DType dtype) {
   Tensor result = empty(layout, dtype);
+  if (dry_run()) return result;
   const std::int64_t n = result.local_shape().product();
   void* data = result.impl_->data;
   if (value == 0.0) {
@@ -95,7 +98,7 @@ Tensor Tensor::from_local(const View& local, const Layout& layout) {
   Tensor result = empty(layout, local.dtype, local.device);
   const auto size = static_cast<std::int64_t>(size_of(local.dtype));
   auto* out = static_cast<std::byte*>(result.impl_->data);
-  if (local.empty()) return result;
+  if (local.empty() || dry_run()) return result;
   if (local.is_dense()) {
     copy_bytes(out, local.device, local.data, local.device,
                static_cast<std::size_t>(local.size() * size));
@@ -119,6 +122,7 @@ Tensor Tensor::from_function(const Layout& layout,
                              const std::function<double(const Index&)>& f,
                              DType dtype) {
   Tensor result = empty(layout, dtype);
+  if (dry_run()) return result;
   std::int64_t i = 0;
   for_each_index(layout.local_box(), [&](const Index& index) {
     store_double(result.impl_->data, dtype, i++, f(index));

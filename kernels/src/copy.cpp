@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/elementwise.hpp>
 
 #include "device.hpp"
@@ -127,6 +128,7 @@ void copy_bits(const LoopNest& nest, const T* x, T* y) {
 }  // namespace
 
 void copy(const View& x, const View& y) {
+  if (dry_run()) return;
   if (on_cuda(y) || on_cuda(x)) return cuda::copy(x, y);
   if (x.dtype != y.dtype) {
     // Through 64 bits: exact between integers, and one rounding where a float type ends.

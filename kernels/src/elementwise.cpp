@@ -1,3 +1,4 @@
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/elementwise.hpp>
 
 #include "device.hpp"
@@ -101,6 +102,7 @@ void mul_unary(
 }
 
 void binary(BinaryKind kind, const View& a, const View& b, const View& y) {
+  if (dry_run()) return;
   const char* const op = name(kind);
   require_type(op, a, y.dtype);
   require_type(op, b, y.dtype);
@@ -228,6 +230,7 @@ void mul_add(const View& a, const View& b, const View& c, const View& y) {
 }
 
 void fill(const View& y, double value) {
+  if (dry_run()) return;
   if (on_cuda(y)) return cuda::fill(y, value);
   if (y.dtype == DType::kBool) value = value != 0.0 ? 1.0 : 0.0;
   visit_compute_type(

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/group_norm.hpp>
 #include <vector>
@@ -365,6 +366,7 @@ void visit_norm(DType dtype, NormActivation activation, F&& f) {
 }  // namespace
 
 void group_moments(const View& x, const GroupNormOptions& options, const View& moments) {
+  if (dry_run()) return;
   const View* const views[] = {&x};
   const Rows rows = make_rows("group_moments", views, options);
   if (rows.channels == 0) return;  // no groups either
@@ -375,6 +377,7 @@ void group_moments(const View& x, const GroupNormOptions& options, const View& m
 }
 
 void merge_moments(const View& parts, const View& moments) {
+  if (dry_run()) return;
   require_moments("merge_moments", moments, moments.shape[0], moments.shape[1]);
   if (on_cuda(parts)) return cuda::merge_moments(parts, moments);
   View part = parts;
@@ -398,6 +401,7 @@ void group_norm(const View& x,
                 const View& beta,
                 const GroupNormOptions& options,
                 const View& y) {
+  if (dry_run()) return;
   const View* const views[] = {&x, &y};
   const Rows rows = make_rows("group_norm", views, options);
   if (rows.channels == 0) return;  // no groups either

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/optim.hpp>
 #include <vector>
 
@@ -85,6 +86,7 @@ bool any_on_cuda(std::span<const OptimSegment> segments) {
 }  // namespace
 
 void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients& c) {
+  if (dry_run()) return;
   check("adamw", segments, 2);
   if (any_on_cuda(segments)) return cuda::adamw_step(segments, c);
   const auto steps = static_cast<double>(c.step);
@@ -100,6 +102,7 @@ void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients&
 }
 
 void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov) {
+  if (dry_run()) return;
   const bool velocity = !segments.empty() && segments[0].first.data != nullptr;
   const int states = velocity ? 1 : 0;
   check("sgd", segments, states);
@@ -111,6 +114,7 @@ void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nest
 }
 
 void ema_step(std::span<const OptimSegment> segments, double decay) {
+  if (dry_run()) return;
   check("ema", segments, 0);
   if (any_on_cuda(segments)) return cuda::ema_step(segments, decay);
   run(segments, 0,

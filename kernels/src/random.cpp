@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/random.hpp>
 
 #include "device.hpp"
@@ -84,6 +85,7 @@ void require_floating(const char* op, const View& y) {
 }  // namespace
 
 void random_bits(PhiloxKey key, const Piece& y) {
+  if (dry_run()) return;
   if (y.view.dtype != DType::kInt64)
     throw DTypeError(str("random_bits: element type ", name(y.view.dtype), ". Use i64."));
   if (on_cuda(y.view)) return cuda::random_bits(key, y);
@@ -94,6 +96,7 @@ void random_bits(PhiloxKey key, const Piece& y) {
 }
 
 void random_uniform(PhiloxKey key, double low, double high, const Piece& y) {
+  if (dry_run()) return;
   require_floating("random_uniform", y.view);
   if (on_cuda(y.view)) return cuda::random_uniform(key, low, high, y);
   visit_compute_type(y.view.dtype, [&]<class T>() {
@@ -110,6 +113,7 @@ void random_uniform(PhiloxKey key, double low, double high, const Piece& y) {
 }
 
 void random_normal(PhiloxKey key, double mean, double stddev, const Piece& y) {
+  if (dry_run()) return;
   require_floating("random_normal", y.view);
   if (on_cuda(y.view)) return cuda::random_normal(key, mean, stddev, y);
   generate<double>("random_normal", key, y, [=](const std::uint32_t* words, double* value) {

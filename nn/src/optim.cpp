@@ -5,6 +5,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/optim.hpp>
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/optim.hpp>
@@ -156,7 +157,7 @@ double grad_norm(const std::vector<nn::Parameter>& parameters) {
 double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_norm) {
   const PhaseScope phase(Phase::kUpdate);
   const double norm = grad_norm(parameters);
-  if (norm > max_norm) {
+  if (norm > max_norm || dry_run()) {  // a plan has room for it
     const NoGrad no_grad;
     for (const nn::Parameter& p : parameters) {
       if (!p.requires_grad()) continue;
@@ -196,6 +197,7 @@ void Ema::swap() {
     const View a = averages_[i].mutable_local();
     const View p = parameters_[i].value().mutable_local();
     const auto bytes = static_cast<std::size_t>(averages_[i].local_bytes());
+    if (dry_run()) continue;
     std::swap_ranges(a.as<std::byte>(), a.as<std::byte>() + bytes, p.as<std::byte>());
   }
 }

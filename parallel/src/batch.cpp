@@ -1,19 +1,22 @@
 #include "batch.hpp"
 
 #include <algorithm>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/core/error.hpp>
 
 namespace tessera::parallel {
 
 void Batch::send(const void* data, std::int64_t bytes, int peer, int tag) {
+  ++messages_;
+  bytes_ += bytes;
+  if (dry_run()) return;
   handles_.push_back(mpi::isend(data, bytes, peer, tag, channel_));
   entries_.push_back({bytes, peer, false});
   ++open_;
-  ++messages_;
-  bytes_ += bytes;
 }
 
 void Batch::recv(void* data, std::int64_t bytes, int peer, int tag) {
+  if (dry_run()) return;
   handles_.push_back(mpi::irecv(data, bytes, peer, tag, channel_));
   entries_.push_back({bytes, peer, true});
   ++open_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/parallel/failure.hpp>
 #include <thread>
@@ -274,12 +275,15 @@ class Starter {
     call.sequence = ++s.calls;
     Record record(call);
     recent(call.sequence) = record;
-    witness::note_call(record);
-    ++s.stats.kinds[static_cast<std::size_t>(call.kind)].calls;
+    if (!dry_run()) {
+      witness::note_call(record);
+      ++s.stats.kinds[static_cast<std::size_t>(call.kind)].calls;
+    }
 
     auto flight = make_ref<Request::Flight>();
     flight->record = std::move(record);
     flight->started = Clock::now();
+    flight->counted = !dry_run();
     if (profile() != nullptr) flight->peers = peers_of(call);
     flight->operation = transport(call.info.device.kind).start(call);
     if (!flight->advance()) {

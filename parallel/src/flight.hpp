@@ -44,7 +44,7 @@ struct Request::Flight : RefCounted {
   std::vector<ProfilePeer> peers;  // while a profile records
   std::exception_ptr error;
   bool finished = false;
-  bool counted = true;    ///< the messages of the check mode are not
+  bool counted = true;    ///< those of the check mode and of a dry run are not
   std::size_t place = 0;  ///< in the list of active flights
 };
 

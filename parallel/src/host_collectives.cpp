@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <tessera/core/dry_run.hpp>
 
 #include "host_transport.hpp"
 
@@ -127,7 +128,8 @@ Ref<Operation> start_all_gather(const Call& call, std::vector<int> tags) {
       operation->batch.send(call.in, bytes[self], peer, tags[r]);
     });
     std::byte* own = at(call.out, offsets[self]);
-    if (own != call.in) std::memcpy(own, call.in, static_cast<std::size_t>(bytes[self]));
+    if (own != call.in && !dry_run())
+      std::memcpy(own, call.in, static_cast<std::size_t>(bytes[self]));
   }
   operation->count_sent();
   return operation;
@@ -146,7 +148,7 @@ Ref<Operation> start_all_to_all(const Call& call, std::vector<int> tags) {
     const std::int64_t bytes = call.in_counts[r];
     if (bytes > 0) operation->batch.send(at(call.in, in_offsets[r]), bytes, peer, tags[r]);
   });
-  if (call.in_counts[self] > 0) {
+  if (call.in_counts[self] > 0 && !dry_run()) {
     std::memcpy(at(call.out, out_offsets[self]), at(call.in, in_offsets[self]),
                 static_cast<std::size_t>(call.in_counts[self]));
   }

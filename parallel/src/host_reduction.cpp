@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/core/memory.hpp>
 
 #include "host_transport.hpp"
@@ -64,7 +65,7 @@ class Reduction : public BatchOperation {
   }
 
   void combine(void* out, std::int64_t count) {
-    if (count > 0) reduce_in_order(dtype_, reduce_, inputs_, out, count);
+    if (count > 0 && !dry_run()) reduce_in_order(dtype_, reduce_, inputs_, out, count);
   }
 
   Group group_;

@@ -1,6 +1,7 @@
 #include "host_transport.hpp"
 
 #include <cstring>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/core/error.hpp>
 
 namespace tessera::parallel {
@@ -95,7 +96,8 @@ Ref<Operation> HostTransport::to_self(const Call& call) {
   }
   const void* from = message->sends ? message->in : other->in;
   void* to = message->sends ? other->out : message->out;
-  if (message->bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(message->bytes));
+  if (message->bytes > 0 && !dry_run())
+    std::memcpy(to, from, static_cast<std::size_t>(message->bytes));
   message->matched = true;
   other->matched = true;
   waiting.pop_front();
@@ -114,7 +116,7 @@ Ref<Operation> HostTransport::exchange(const Call& call) {
     if (message.peer != self) continue;
     matches = matches && next_from_self() && recv->bytes == message.bytes;
     if (!matches) break;
-    if (message.bytes > 0) {
+    if (message.bytes > 0 && !dry_run()) {
       std::memcpy(recv->data, message.data, static_cast<std::size_t>(message.bytes));
     }
     ++recv;

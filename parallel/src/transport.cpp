@@ -1,6 +1,7 @@
 #include <array>
 #include <numeric>
 #include <tessera/core/error.hpp>
+#include <tessera/parallel/make_transport.hpp>
 #include <tessera/parallel/transport.hpp>
 #include <utility>
 
@@ -43,6 +44,8 @@ const char* name(CallKind kind) {
   }
   return "?";
 }
+
+std::unique_ptr<Transport> make_host_transport() { return std::make_unique<HostTransport>(); }
 
 Transport& transport(Device::Kind kind) {
   if (slot(kind) == nullptr) {

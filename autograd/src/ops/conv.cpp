@@ -152,6 +152,7 @@ const OpDef conv_op = {
     .infer = infer_conv,
     .signatures = conv_signatures,
     .windows = conv_windows,
+    .takes_scratch = true,
     .local =
         [](const LocalCall& call) {
           kernels::conv_forward(geometry(call.as<ConvArgs>()), call.in[0], call.in[1].view,
@@ -277,6 +278,7 @@ const OpDef input_grad_op = {
     .signatures = input_grad_signatures,
     .windows = input_grad_windows,
     .folds = input_grad_folds,
+    .takes_scratch = true,
     .local =
         [](const LocalCall& call) {
           kernels::conv_input_grad(geometry(call.as<ConvArgs>()), call.in[0], call.in[1].view,
@@ -364,6 +366,7 @@ const OpDef weight_grad_op = {
     .signatures = weight_grad_signatures,
     .windows = conv_windows,
     .work = 1,
+    .takes_scratch = true,
     .local =
         [](const LocalCall& call) {
           kernels::conv_weight_grad(geometry(call.as<ConvArgs>()), call.in[0], call.in[1],

@@ -4,6 +4,7 @@
 #include <list>
 #include <map>
 #include <tessera/core/box.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/parallel/communicator.hpp>
 
 namespace tessera {
@@ -28,6 +29,11 @@ std::vector<std::int64_t> bytes_of(const std::vector<std::int64_t>& counts) {
 }
 
 RowRoute make_route(const char* op, const Tensor& index, const Layout& rows, AxisMask axes) {
+  if (dry_run()) {
+    throw NotSupported(str(op, ": rows of ", rows,
+                           " by an index that is split, too, have no plan "
+                           "without data (the index decides what is sent). Measure a real step."));
+  }
   const Mesh& mesh = rows.mesh();
   RowRoute route;
   route.group = parallel::Group::of(mesh, axes);

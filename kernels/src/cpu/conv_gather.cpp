@@ -276,6 +276,7 @@ PackedConv<T>::PackedConv(const ConvWeights& w, const View* bias)
   const std::int64_t out = channelwise ? w.groups : w.out;
   out_padded_ = round_up(out, kVectorLanes<T>);
   bias_ = Scratch<T>(groups * out_padded_);
+  if (dry_run()) return;
   for (std::int64_t g = 0; g < groups; ++g)
     for (std::int64_t o = 0; o < out_padded_; ++o) {
       const std::int64_t at = (g * out + o) % bias->shape[0] * bias->strides[0];
@@ -301,6 +302,7 @@ void PackedConv<T>::pack_gemm() {
     registers -= vectors;
   }
   packed_ = Scratch<T>(w_.groups * group_size_);
+  if (dry_run()) return;
   const std::int64_t blocks = static_cast<std::int64_t>(columns_.size());
   const std::int64_t work = w_.groups * blocks * w_.taps;
   for_each_tile(work, tile_threads(work, static_cast<double>(w_.groups * group_size_)),
@@ -330,6 +332,7 @@ void PackedConv<T>::pack_dot() {
   const std::int64_t width = round_up(w_.in, kVectorLanes<T>);
   group_size_ = w_.out * w_.taps * width;
   packed_ = Scratch<T>(w_.groups * group_size_);
+  if (dry_run()) return;
   T* to = packed_.data();
   for (std::int64_t g = 0; g < w_.groups; ++g)
     for (std::int64_t o = 0; o < w_.out; ++o)
@@ -341,6 +344,7 @@ template <class T>
 void PackedConv<T>::pack_channelwise() {
   const std::int64_t width = round_up(w_.groups, kVectorLanes<T>);
   packed_ = Scratch<T>(w_.taps * width);
+  if (dry_run()) return;
   T* to = packed_.data();
   for (std::int64_t tap = 0; tap < w_.taps; ++tap)
     for (std::int64_t g = 0; g < width; ++g) *to++ = g < w_.groups ? *weight(g, tap, 0, 0) : T{};
@@ -351,6 +355,7 @@ void PackedConv<T>::run(const std::vector<TapAxis>& axes,
                         TapDirection direction,
                         const Piece& in,
                         const Piece& out) const {
+  if (dry_run()) return;
   Call call;
   call.regions = tap_regions(axes, direction, in, out, true);
   call.tiles = region_tiles(call.regions, kTilePixels);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/core/memory.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/conv.hpp>
 #include <vector>
 

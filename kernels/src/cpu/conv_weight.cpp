@@ -388,7 +388,7 @@ void conv_weight_sum(const std::vector<TapAxis>& axes,
   const std::int64_t in = x.view.shape.back() / groups;
   const std::int64_t out = dy.view.shape.back() / groups;
   if (dy.view.empty() || in == 0) {
-    if (!accumulate) std::fill(dw, dw + groups * out * taps * in, T{});
+    if (!accumulate && !dry_run()) std::fill(dw, dw + groups * out * taps * in, T{});
     return;
   }
   const std::int64_t pixels = dy.view.size() / dy.view.shape.back();
@@ -397,6 +397,7 @@ void conv_weight_sum(const std::vector<TapAxis>& axes,
   const Plan plan = channelwise ? make_plan<T>(1, taps, 1, groups, pixels, true)
                                 : make_plan<T>(groups, taps, in, out, pixels, offsets);
   const Scratch<T> partial(plan.chunks * plan.groups * plan.group_size);
+  if (dry_run()) return;
   if (offsets) {
     sum_offsets<T>(plan, axes, x, dy, channelwise, partial.data());
   } else {

@@ -173,6 +173,9 @@ struct OpDef {
   static constexpr int kOutput = -1;
   int work = kOutput;
 
+  /// `local` takes blocks of the memory pool that count in the size of a problem. It then runs in a
+  /// DryRun, too, where it must touch no element (see core/dry_run.hpp).
+  bool takes_scratch = false;
   void (*local)(const LocalCall&) = nullptr;
   /// Views: returns the local memory of output 0 inside that of input 0 (or a view with null data
   /// when the strides do not allow it, then `local` copies). No memory is touched.

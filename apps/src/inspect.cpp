@@ -1,0 +1,105 @@
+#include "inspect.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <limits>
+#include <tessera/nn/inspect/compare.hpp>
+#include <tessera/nn/inspect/plan.hpp>
+#include <tessera/parallel/communicator.hpp>
+
+#include "unet_settings.hpp"
+
+namespace tessera::app {
+namespace {
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text << '\n';
+  out.close();
+  if (!out) throw IoError(str("plan: cannot write ", path, ". Check the directory and the space."));
+}
+
+/// A real step on this job's processes beside its plan.
+int check(const nn::MakeWorkload& workload, const std::vector<MeshAxis>& axes) {
+  const Mesh mesh = Mesh::world(axes);
+  const std::int64_t before = MemoryPool::of({}).stats().live_bytes;
+  const nn::RankPlan planned = nn::plan_rank(axes, mesh.rank(), workload);
+  const std::unique_ptr<nn::Workload> real = workload(mesh);
+  const nn::RankPlan measured = nn::measure_rank(mesh, *real);
+  const parallel::CommCounters plan = planned.sent.total();
+  const parallel::CommCounters step = measured.sent.total();
+  const double peak = static_cast<double>(measured.peak_bytes - before);
+  // messages, bytes, memory in 1/1000: planned and measured
+  const auto size = static_cast<std::size_t>(mesh.size());
+  std::vector<std::int64_t> all(size * 6, 0);
+  const std::int64_t mine[] = {plan.messages, step.messages,      plan.bytes,
+                               step.bytes,    planned.peak_bytes, static_cast<std::int64_t>(peak)};
+  std::copy(std::begin(mine), std::end(mine), all.begin() + 6 * mesh.rank());
+  parallel::all_reduce(parallel::Group::of(mesh, mesh.all_axes()), all.data(),
+                       static_cast<std::int64_t>(all.size()), DType::kInt64, ReduceOp::kSum,
+                       {"plan check", {}, {}})
+      .wait();
+  bool equal = true;
+  double furthest = 0.0;
+  for (std::size_t r = 0; r < size; ++r) {
+    const std::int64_t* const v = &all[6 * r];
+    equal = equal && v[0] == v[1] && v[2] == v[3];
+    furthest =
+        std::max(furthest, std::abs(static_cast<double>(v[4]) / static_cast<double>(v[5]) - 1.0));
+    if (mesh.rank() == 0) {
+      std::cout << fmt::format(
+          "rank {}: messages planned {} measured {}, bytes {} {}, peak memory {} {}\n", r, v[0],
+          v[1], v[2], v[3], v[4], v[5]);
+    }
+  }
+  const bool good = equal && furthest <= 0.05;
+  if (mesh.rank() == 0) {
+    std::cout << fmt::format("check: messages and bytes {}, memory within {:.2f} %: {}\n",
+                             equal ? "equal" : "DIFFER", 100.0 * furthest,
+                             good ? "good" : "NOT what was planned")
+              << std::flush;
+  }
+  return good ? 0 : 1;
+}
+
+}  // namespace
+
+int plan(const nn::MakeWorkload& workload, const PlanRequest& request) {
+  const std::vector<MeshAxis> axes = request.mesh.empty()
+                                         ? std::vector<MeshAxis>{{"h", process().count}}
+                                         : parse_axes(request.mesh);
+  if (process().rank == 0) {
+    nn::PlanOptions options;
+    if (request.every_rank) options.all_ranks = std::numeric_limits<int>::max();
+    const nn::Plan plan = nn::plan_step(axes, workload, options);
+    std::cout << plan.table() << std::flush;
+    if (!request.json.empty()) write_text(request.json, plan.json());
+  }
+  return request.check ? check(workload, axes) : 0;
+}
+
+int compare(const nn::MakeWorkload& workload, const CompareRequest& request) {
+  const Mesh mesh = parse_mesh(request.mesh);
+  const nn::Comparison result =
+      nn::compare_steps(mesh, workload, {.steps = request.steps, .tolerance = request.tolerance});
+  if (mesh.rank() == 0) {
+    if (result.first) {
+      std::cout << "first difference: " << result.first->str() << "\n";
+    } else {
+      std::cout << fmt::format("{} and one rank agree: {} values of {} steps\n", mesh.str(),
+                               result.tensors, request.steps);
+    }
+    if (!result.closest.empty()) {
+      std::cout << (result.first ? "largest before: " : "largest difference: ") << result.closest
+                << "\n";
+    }
+    std::cout << std::flush;
+  }
+  return result.first ? 1 : 0;
+}
+
+}  // namespace tessera::app

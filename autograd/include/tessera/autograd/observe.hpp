@@ -1,0 +1,36 @@
+#pragma once
+
+#include <span>
+#include <tessera/autograd/op.hpp>
+#include <tessera/core/scope.hpp>
+#include <vector>
+
+namespace tessera {
+
+/// Elements that a call reads of one input beyond this rank's part, at each end of each dimension:
+/// of other ranks, or what an edge rule makes of the domain's ends.
+struct WindowWidth {
+  int input = 0;
+  Dims lo;
+  Dims hi;
+};
+
+/// A call of an op that has just run.
+struct OpCall {
+  const OpDef& op;
+  std::span<const Tensor> inputs;  ///< as given: before redistribution
+  const Outputs& outputs;          ///< not yet on the tape
+  std::vector<WindowWidth> windows;
+};
+
+/// Sees every call of an op, in program order; current_scope() says for which layer.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void called(const OpCall& call) = 0;
+};
+
+/// Makes `observer` the one that sees the calls from now on, null: nobody. Returns the one before.
+OpObserver* observe_ops(OpObserver* observer);
+
+}  // namespace tessera

@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <map>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/observe.hpp>
+#include <tessera/core/dry_run.hpp>
+#include <tessera/nn/inspect/plan.hpp>
+#include <tessera/parallel/make_transport.hpp>
+
+namespace tessera::nn {
+namespace {
+
+using parallel::Call;
+using parallel::CommStats;
+using parallel::Operation;
+using parallel::Transport;
+
+/// Books what happens under the layer and the phase that the program is in.
+class Recorder : public OpObserver {
+ public:
+  explicit Recorder(RankPlan& plan) : plan_(plan) {}
+
+  void start() {
+    plan_.layers.clear();
+    plan_.sent = {};
+    rows_.clear();
+    MemoryPool::of({}).reset_peak();
+    plan_.rest_bytes = MemoryPool::of({}).stats().live_bytes;
+    plan_.peak_bytes = plan_.rest_bytes;
+    recording_ = true;
+  }
+  void stop() {
+    note_memory(row());
+    recording_ = false;
+  }
+
+  void called(const OpCall& call) override {
+    if (!recording_) return;
+    LayerPlan& layer = row();
+    note_memory(layer);
+    if (current_scope().phase != Phase::kForward) return;
+    layer.live_bytes = MemoryPool::of({}).stats().live_bytes;
+    layer.layout = call.outputs[0].layout().str();
+    if (std::find(layer.ops.begin(), layer.ops.end(), call.op.name) == layer.ops.end())
+      layer.ops.emplace_back(call.op.name);
+    for (const WindowWidth& width : call.windows) {
+      widen(layer.window_lo, width.lo);
+      widen(layer.window_hi, width.hi);
+    }
+  }
+
+  void sent(parallel::CallKind kind, std::int64_t messages, std::int64_t bytes) {
+    if (!recording_) return;
+    parallel::CommCounters& counters = plan_.sent.kinds[static_cast<std::size_t>(kind)];
+    ++counters.calls;
+    counters.messages += messages;
+    counters.bytes += bytes;
+    LayerPlan& layer = row();
+    note_memory(layer);
+    Traffic& traffic = current_scope().phase == Phase::kForward    ? layer.forward
+                       : current_scope().phase == Phase::kBackward ? layer.backward
+                                                                   : layer.update;
+    traffic += {messages, bytes};
+  }
+
+ private:
+  static void widen(Dims& to, const Dims& by) {
+    while (to.size() < by.size()) to.push_back(0);
+    for (int d = 0; d < by.size(); ++d) to[d] = std::max(to[d], by[d]);
+  }
+
+  LayerPlan& row() {
+    const auto [it, fresh] = rows_.try_emplace(current_scope().layer, plan_.layers.size());
+    if (fresh) plan_.layers.push_back({.layer = current_scope().layer});
+    return plan_.layers[it->second];
+  }
+
+  /// The peak since the last event belongs to what ran in between.
+  void note_memory(LayerPlan& layer) {
+    MemoryPool& pool = MemoryPool::of({});
+    const std::int64_t peak = pool.stats().peak_bytes;
+    layer.peak_bytes = std::max(layer.peak_bytes, peak);
+    plan_.peak_bytes = std::max(plan_.peak_bytes, peak);
+    pool.reset_peak();
+  }
+
+  RankPlan& plan_;
+  std::map<std::string_view, std::size_t> rows_;
+  bool recording_ = false;
+};
+
+/// Hands calls to a transport of the real kind, which a DryRun keeps from sending.
+class CountingTransport : public Transport {
+ public:
+  explicit CountingTransport(Recorder& recorder) : recorder_(recorder) {}
+  Ref<Operation> start(const Call& call) override {
+    Ref<Operation> operation = host_->start(call);
+    while (!operation->advance()) {
+    }
+    recorder_.sent(call.kind, operation->messages(), operation->bytes());
+    return operation;
+  }
+
+ private:
+  Recorder& recorder_;
+  std::unique_ptr<Transport> host_ = parallel::make_host_transport();
+};
+
+/// While alive, `recorder` sees ops and calls.
+class Recording {
+ public:
+  explicit Recording(Recorder& recorder)
+      : transport_(parallel::exchange_transport(Device::kCpu,
+                                                std::make_unique<CountingTransport>(recorder))),
+        observer_(observe_ops(&recorder)) {}
+  ~Recording() {
+    observe_ops(observer_);
+    parallel::exchange_transport(Device::kCpu, std::move(transport_));
+  }
+  Recording(const Recording&) = delete;
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  OpObserver* observer_;
+};
+
+std::int64_t parameter_bytes(Module& model) {
+  std::int64_t bytes = 0;
+  for (const Parameter& p : model.parameters()) bytes += p.local_bytes();
+  return bytes;
+}
+
+RankPlan plan_rank(const DryRun& dry,
+                   const std::vector<MeshAxis>& axes,
+                   int rank,
+                   const MakeWorkload& make) {
+  RankPlan plan{.rank = rank};
+  Recorder recorder(plan);
+  const Recording recording(recorder);
+  const std::unique_ptr<Workload> workload = make(dry.mesh(axes, rank));
+  workload->run(0);
+  recorder.start();
+  workload->run(1);
+  recorder.stop();
+  plan.parameter_bytes = parameter_bytes(workload->model());
+  return plan;
+}
+
+int ranks_of(const std::vector<MeshAxis>& axes) {
+  std::int64_t ranks = 1;
+  for (const MeshAxis& axis : axes) {
+    ranks *= std::max(axis.size, 1);
+    if (ranks > (1 << 24))
+      throw UsageError("plan: a mesh of more than 2^24 ranks. Choose smaller axes.");
+  }
+  return static_cast<int>(ranks);
+}
+
+/// Ranks that stand for all: on each axis the ends, their neighbours and the middle.
+std::vector<int> representatives(const std::vector<MeshAxis>& axes) {
+  std::vector<int> ranks{0};
+  for (const MeshAxis& axis : axes) {
+    std::vector<int> at{0, 1, axis.size / 2, axis.size - 2, axis.size - 1};
+    std::erase_if(at, [&](int c) { return c < 0 || c >= axis.size; });
+    std::sort(at.begin(), at.end());
+    at.erase(std::unique(at.begin(), at.end()), at.end());
+    std::vector<int> longer;
+    for (const int rank : ranks)
+      for (const int c : at) longer.push_back(rank * axis.size + c);
+    ranks = std::move(longer);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void Workload::run(std::int64_t step) {
+  backward(loss(step));
+  update();
+}
+
+Traffic& Traffic::operator+=(const Traffic& other) {
+  messages += other.messages;
+  bytes += other.bytes;
+  return *this;
+}
+
+RankPlan plan_rank(const std::vector<MeshAxis>& axes, int rank, const MakeWorkload& make) {
+  const DryRun dry(ranks_of(axes));
+  return plan_rank(dry, axes, rank, make);
+}
+
+Plan plan_step(const std::vector<MeshAxis>& axes,
+               const MakeWorkload& make,
+               const PlanOptions& options) {
+  Plan plan{.axes = axes, .ranks = ranks_of(axes)};
+  const DryRun dry(plan.ranks);
+  std::vector<int> ranks = representatives(axes);
+  if (plan.ranks <= options.all_ranks) {
+    ranks.clear();
+    for (int r = 0; r < plan.ranks; ++r) ranks.push_back(r);
+  }
+  for (const int rank : ranks) plan.plans.push_back(plan_rank(dry, axes, rank, make));
+  return plan;
+}
+
+RankPlan measure_rank(const Mesh& mesh, Workload& workload) {
+  RankPlan plan{.rank = mesh.rank()};
+  MemoryPool& pool = MemoryPool::of({});
+  workload.run(0);
+  pool.reset_peak();
+  plan.rest_bytes = pool.stats().live_bytes;
+  const CommStats before = parallel::comm_stats();
+  workload.run(1);
+  plan.sent = parallel::comm_stats();
+  for (std::size_t k = 0; k < plan.sent.kinds.size(); ++k) {
+    plan.sent.kinds[k].calls -= before.kinds[k].calls;
+    plan.sent.kinds[k].messages -= before.kinds[k].messages;
+    plan.sent.kinds[k].bytes -= before.kinds[k].bytes;
+  }
+  plan.peak_bytes = pool.stats().peak_bytes;
+  plan.parameter_bytes = parameter_bytes(workload.model());
+  return plan;
+}
+
+}  // namespace tessera::nn
