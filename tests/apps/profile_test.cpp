@@ -103,7 +103,7 @@ TEST_CASE("a profiled training leaves a trace for each rank and the table of the
     const std::string table = read_file(at / run + "/profile/ops.txt");
     CHECK(o.output.find(table) != std::string::npos);
     CHECK(table.find("2 steps of") != std::string::npos);
-    for (const char* word : {"GFLOP/s", "GB/s", "conv_weight_grad", "of peak", "waiting"})
+    for (const char* word : {"GFLOP/s", "GB/s", "conv_transpose", "of peak", "waiting"})
       CHECK(table.find(word) != std::string::npos);
     CHECK(std::count(table.begin(), table.end(), '\n') == 14);  // two of summary, a gap, head, ten
   }
