@@ -228,7 +228,7 @@ class Walk {
       if (capture) it->second = grads[j];
     }
     if (node->is_leaf()) {
-      if (!limited_) accumulate_leaf(node, grads[0], reduce_);
+      if (!limited_) accumulate_leaf(node, std::move(grads[0]), reduce_);
       return;
     }
     NodeContext context(node, std::move(grads), limited_ ? &wanted_ : nullptr);

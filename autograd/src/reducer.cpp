@@ -53,27 +53,41 @@ void add_ready(Node& leaf, Tensor gradient) {
   leaf.gradient = leaf.gradient.defined() ? add(leaf.gradient, gradient) : std::move(gradient);
 }
 
-/// Copies the pending gradients into one buffer, gives up theirs, and starts the sum.
+/// The pending gradient of a bucket's only leaf, if nobody else sees its memory; else undefined.
+Tensor in_place(const Bucket& bucket, const Layout& flat) {
+  if (bucket.leaves.size() != 1) return {};
+  const Tensor& pending = bucket.leaves[0]->pending;
+  const View all = pending.local();
+  if (!pending.is_unshared() || !all.is_dense()) return {};
+  return Tensor::alias(pending, flat, View::dense(all.data, all.dtype, flat.local_shape()));
+}
+
+/// Copies the pending gradients into one buffer (a single one stays where it is), gives up theirs,
+/// and starts the sum.
 void launch(Bucket bucket) {
   const LayerScope layer("gradient buckets");
   InFlight flight;
   const Layout flat = Layout::replicated(bucket.mesh, {bucket.elements});
-  {
+  flight.flat = in_place(bucket, flat);
+  const bool copies = !flight.flat.defined();
+  if (copies) {
     const AllocationScope scope("gradient bucket");
     flight.flat = Tensor::empty(flat, bucket.dtype);
   }
   const View all = flight.flat.mutable_local();
   std::int64_t offset = 0;
   for (const Ref<Node>& leaf : bucket.leaves) {
-    const View part = leaf->pending.local();
-    const Tensor dense =
-        part.is_dense() ? leaf->pending : Tensor::from_local(part, leaf->pending.layout());
-    const std::int64_t bytes = dense.local_bytes();
-    if (!dry_run()) {
-      std::memcpy(all.as<std::byte>() + offset, dense.local().data,
-                  static_cast<std::size_t>(bytes));
+    if (copies) {
+      const View part = leaf->pending.local();
+      const Tensor dense =
+          part.is_dense() ? leaf->pending : Tensor::from_local(part, leaf->pending.layout());
+      const std::int64_t bytes = dense.local_bytes();
+      if (!dry_run()) {
+        std::memcpy(all.as<std::byte>() + offset, dense.local().data,
+                    static_cast<std::size_t>(bytes));
+      }
+      offset += bytes;
     }
-    offset += bytes;
     leaf->pending = Tensor();
   }
   const parallel::Group group = parallel::Group::of(bucket.mesh, bucket.axes);
@@ -112,15 +126,22 @@ void schedule(const Ref<Node>& leaf) {
     add_ready(*leaf, std::move(moved));
     return;
   }
+  Bucket alone{layout.mesh(),
+               layout.partial_axes(),
+               leaf->outputs[0].dtype,
+               layout.local_shape().product(),
+               {leaf}};
+  if (alone.bytes() >= kBucketBytes) return launch(std::move(alone));
   std::vector<Bucket>& open = reducer().open;
   auto it = std::find_if(open.begin(), open.end(),
                          [&](const Bucket& b) { return b.fits(layout, leaf->outputs[0].dtype); });
   if (it == open.end()) {
-    open.push_back({layout.mesh(), layout.partial_axes(), leaf->outputs[0].dtype, 0, {}});
+    open.push_back(std::move(alone));
     it = std::prev(open.end());
+  } else {
+    it->leaves.push_back(leaf);
+    it->elements += alone.elements;
   }
-  it->leaves.push_back(leaf);
-  it->elements += layout.local_shape().product();
   if (it->bytes() >= kBucketBytes) {
     Bucket full = std::move(*it);
     open.erase(it);
@@ -141,8 +162,9 @@ const Node& leaf_of(const char* op, const Tensor& x) {
 
 }  // namespace
 
-void accumulate_leaf(const Ref<Node>& leaf, const Tensor& contribution, bool reduce) {
-  leaf->pending = leaf->pending.defined() ? add(leaf->pending, contribution) : contribution;
+void accumulate_leaf(const Ref<Node>& leaf, Tensor contribution, bool reduce) {
+  leaf->pending =
+      leaf->pending.defined() ? add(leaf->pending, contribution) : std::move(contribution);
   if (reduce) {
     std::erase(reducer().listed, leaf);
     leaf->listed = false;

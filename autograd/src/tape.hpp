@@ -113,7 +113,7 @@ Tensor recorded_alias(const Tensor& x);
 /// Adds to the gradient of a leaf. `reduce`: no more will come in this backward, so its reduction
 /// may start (in a bucket that leaves when it is full); otherwise it stays unreduced until somebody
 /// asks. See reducer.cpp.
-void accumulate_leaf(const Ref<Node>& leaf, const Tensor& contribution, bool reduce);
+void accumulate_leaf(const Ref<Node>& leaf, Tensor contribution, bool reduce);
 /// Starts the reduction of all that is pending.
 void start_reductions();
 

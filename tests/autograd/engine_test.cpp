@@ -362,6 +362,25 @@ TEST_CASE("a full bucket leaves while backward goes on") {
   CHECK(parallel::outstanding() == 0);
 }
 
+TEST_CASE("large gradients are summed where they are, but not where others look") {
+  const std::int64_t n = 3 << 16;  // 1.5 MiB: a bucket of its own
+  const DenseArray v = numbers({2, 1}, 1);
+  const Tensor s = to_tensor(v, rows({2, 1}));
+  const Tensor a = require_grad(Tensor::zeros(replicated({n}), DType::kFloat64));
+  const Tensor b = require_grad(Tensor::zeros(replicated({n}), DType::kFloat64));
+  const Tensor c = require_grad(Tensor::zeros(replicated({n}), DType::kFloat64));
+  // One tensor is the gradient of a and of b; that of c comes alone, and twice.
+  for (int pass = 1; pass <= 2; ++pass) {
+    backward(sum((a + b) * s) + sum(c * s) * 3.0);
+    const double one = pass * (v(0, 0) + v(1, 0));
+    for (const std::int64_t i : {std::int64_t{0}, n / 2, n - 1}) {
+      CHECK(gradient(a).at({i}) == Approx(one));
+      CHECK(gradient(b).at({i}) == Approx(one));
+      CHECK(gradient(c).at({i}) == Approx(3 * one));
+    }
+  }
+}
+
 TEST_CASE("through linear views a pending gradient reaches the leaf, whatever its layout") {
   const DenseArray v = numbers({24}, 40);
   const DenseArray a = numbers({4, 6}, 41);
