@@ -21,8 +21,8 @@ std::int64_t train(std::int64_t cross, std::int64_t base, std::int64_t depth) {
   models::UNet model({.dims = 3, .base = base}, mesh);
   optim::AdamW adam(model.parameters(), {.lr = 1e-4});
   (void)adam.state();
-  const Layout layout = Placement(mesh).domain(0, "d").resolve(
-      {1, depth, cross, cross, 1}, {.multiple = model.total_stride()});
+  const Layout layout = Placement(mesh).domain(0, "d").resolve({1, depth, cross, cross, 1},
+                                                               {.multiple = model.total_stride()});
   const Tensor x = Tensor::full(layout, 0.5);
   const Tensor target = Tensor::full(layout, 0.25);
   backward(mse_loss(model(x), target));

@@ -52,8 +52,8 @@ class Job {
     std::array<char, 4096> self{};
     if (readlink("/proc/self/exe", self.data(), self.size() - 1) < 0)
       throw std::runtime_error("the path of this program is unknown");
-    std::vector<std::string> words = {"mpiexec.mpich", "-n", std::to_string(ranks), self.data(),
-                                      "--worker", folder_.path().string()};
+    std::vector<std::string> words = {"mpiexec.mpich", "-n",       std::to_string(ranks),
+                                      self.data(),     "--worker", folder_.path().string()};
     words.insert(words.end(), arguments.begin(), arguments.end());
     child_ = fork();
     if (child_ != 0) return;

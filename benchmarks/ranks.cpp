@@ -128,7 +128,8 @@ int main(int argc, char** argv) {
     const std::string names = "dhw";
     const int split = static_cast<int>(names.find(axis));
     if (split < 0 || split > 2) throw std::runtime_error("splits are some of d, h, w");
-    const char* const label = std::array{"depth", "height", "width"}[static_cast<std::size_t>(split)];
+    const char* const label =
+        std::array{"depth", "height", "width"}[static_cast<std::size_t>(split)];
     std::vector<double> ours, theirs, ratios, waited, hidden, reduced, bytes;
     for (int warm = 0; warm < 2; ++warm) {
       take_turn(one, split);
