@@ -92,16 +92,19 @@ class Sums {
 
 template <class T, int kPixels, int kVectors>
 void run(const RowGemm<T>& g) {
-  Sums<T, kPixels, kVectors> sums(g);
+  bool shared = true;
   for (std::int64_t i = 0; i < g.row_count; ++i) {
     const TapRow& row = g.rows[i];
-    const bool shared =
-        row.taps == 3 && row.in[1] - row.in[0] == g.a_row && row.in[2] - row.in[1] == g.a_row;
-    if (shared) {
-      sums.template add_shared<3>(row);
-    } else {
-      sums.add(row);
-    }
+    shared = shared && row.taps == TapRow::kMost && row.in[1] - row.in[0] == g.a_row &&
+             row.in[2] - row.in[1] == g.a_row;
+  }
+  // One kind of loop per call keeps the sums in registers from row to row.
+  Sums<T, kPixels, kVectors> sums(g);
+  if (shared) {
+    for (std::int64_t i = 0; i < g.row_count; ++i)
+      sums.template add_shared<TapRow::kMost>(g.rows[i]);
+  } else {
+    for (std::int64_t i = 0; i < g.row_count; ++i) sums.add(g.rows[i]);
   }
   sums.store();
 }
