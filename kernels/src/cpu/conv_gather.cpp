@@ -69,6 +69,28 @@ std::vector<TapRow> tap_rows(const TapRegion& r, TapDirection direction) {
   return rows;
 }
 
+/// Orders the tiles of each region so that what neighbouring planes share is still in the
+/// second-level cache: blocks of rows outside, planes inside. `pixel_bytes`: input of one pixel.
+void order_tiles(const std::vector<TapRegion>& regions,
+                 std::int64_t pixel_bytes,
+                 std::vector<RegionTile>& tiles) {
+  constexpr std::int64_t kBlockBytes = std::int64_t{128} << 10;
+  struct Key {
+    std::int32_t region;
+    std::int64_t sample, block;
+    auto operator<=>(const Key&) const = default;
+  };
+  const auto key = [&](const RegionTile& tile) {
+    const TapRegion& r = regions[static_cast<std::size_t>(tile.region)];
+    const std::int64_t rows =
+        std::max<std::int64_t>(1, kBlockBytes / std::max<std::int64_t>(1, r.row() * pixel_bytes));
+    return Key{tile.region, tile.row_begin / (r.extent[1] * r.extent[2]),
+               tile.row_begin % r.extent[2] / rows};
+  };
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [&](const RegionTile& a, const RegionTile& b) { return key(a) < key(b); });
+}
+
 /// Rows x outputs dot products over the input channels of all taps.
 template <class T, int kRows, int kOut>
 void dot_block(const TapRegion& r,
@@ -366,6 +388,7 @@ void PackedConv<T>::run(const std::vector<TapAxis>& axes,
                  w_.in >= kFewChannels;
   call.in = in.view.as<T>();
   call.out = out.view.as<T>();
+  order_tiles(call.regions, static_cast<std::int64_t>(sizeof(T)) * w_.in * w_.groups, call.tiles);
   const double work = static_cast<double>(out.view.size()) * static_cast<double>(w_.in * w_.taps);
   call.threads = tile_threads(static_cast<std::int64_t>(call.tiles.size()) * 4, work);
   switch (kernel_) {
@@ -392,7 +415,11 @@ void PackedConv<T>::run_gemm(const Call& call) const {
   const std::int64_t splits = tiles >= 4 * call.threads ? 1 : w_.groups * blocks;
   const std::int64_t blocks_per_split = w_.groups * blocks / splits;
 
-  for_each_tile(tiles * splits, call.threads, [&](std::int64_t i) {
+  // Neighbouring tiles read the same rows.
+  constexpr std::int64_t kMostTogether = 32;
+  const std::int64_t together =
+      std::clamp<std::int64_t>(tiles * splits / (16 * call.threads), 1, kMostTogether);
+  for_each_tile(tiles * splits, call.threads, together, [&](std::int64_t i) {
     const RegionTile& tile = call.tiles[static_cast<std::size_t>(i / splits)];
     const TapRegion& r = call.regions[static_cast<std::size_t>(tile.region)];
     const TapBatch& batch = batches[static_cast<std::size_t>(tile.region)];

@@ -23,4 +23,17 @@ void for_each_tile(std::int64_t count, int threads, const F& f) {
   }
 }
 
+/// The same where a thread takes `together` neighbouring tiles at a time, for what they share in
+/// its cache; messages still move between tiles.
+template <class F>
+void for_each_tile(std::int64_t count, int threads, std::int64_t together, const F& f) {
+  for_each_tile((count + together - 1) / together, threads, [&](std::int64_t group) {
+    const std::int64_t end = std::min(count, (group + 1) * together);
+    for (std::int64_t i = group * together; i < end; ++i) {
+      f(i);
+      if (i + 1 < end && omp_get_thread_num() == 0) poll_progress();
+    }
+  });
+}
+
 }  // namespace tessera::kernels::cpu
