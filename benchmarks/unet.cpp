@@ -305,8 +305,12 @@ int main(int argc, char** argv) {
         memory.peer = std::atof(other.read().c_str()) * 1e-6;
       }
     }
-    const auto print = [](const Row& r, double ratio) {
-      std::printf("%10.0f / %-6.0f: %4.2f x", r.ours, r.peer, ratio);
+    const auto print = [&](const Row& r, double ratio) {
+      if (peer) {
+        std::printf("%10.0f / %-6.0f: %4.2f x", r.ours, r.peer, ratio);
+      } else {
+        std::printf("%10.0f%17s", r.ours, "");
+      }
     };
     std::printf("%-11s", c.name);
     print(forward, forward.peer / forward.ours);
@@ -334,6 +338,8 @@ int main(int argc, char** argv) {
   line["ratio"] = nullptr;
   line["cases"] = cases;
   line["convolutions_to_onednn"] = convolutions.ratio;
+  line["peer"] = nullptr;
+  line["ratio"] = nullptr;
   if (peer) {
     line["peer"] = {{"name", version}, {"value", peer_total / measured}};
     line["ratio"] = std::exp(log_speed / measured);
