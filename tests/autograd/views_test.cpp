@@ -91,6 +91,21 @@ OP_TEST("reshape: splits that would move elements are errors, never wrong") {
   return c;
 }
 
+OP_TEST("reshape of an expanded dimension joined with others") {
+  return {.inputs = {uniform({2, 3, 1, 4})},
+          .f =
+              [](const auto& x) {
+                const Tensor t = expand(x[0], Shape{2, 3, 5, 4});
+                return std::vector{reshape(t, {2, 15, 4}), reshape(t, {2, 3, 20})};
+              },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            const DenseArray t = expanded(x[0], {2, 3, 5, 4});
+            return {with_shape(t, {2, 15, 4}), with_shape(t, {2, 3, 20})};
+          },
+          .may_throw = [](const auto& l) { return l[0].is_split(2) || l[0].is_split(3); },
+          .linear = {{0}},
+          .exact = true};
+}
 OP_TEST("reshape of a permuted tensor") {
   return {.inputs = {uniform({4, 3, 5})},
           .f =

@@ -163,11 +163,13 @@ View reshaped(const View& view, const Shape& shape) {
   if (view.is_dense()) return result;
   for (const Block& block : matching_blocks(view.shape, shape)) {
     // The dimensions of a block must lie densely within it; its innermost stride then carries over.
+    bool first = true;  // a stride of 0 is one like others: an expanded dimension
     std::int64_t stride = 0;
     std::int64_t expected = 0;
     for (int d = block.in1 - 1; d >= block.in0; --d) {
       if (view.shape[d] == 1) continue;
-      if (stride == 0) stride = expected = view.strides[d];
+      if (first) stride = expected = view.strides[d];
+      first = false;
       if (view.strides[d] != expected) return {};
       expected *= view.shape[d];
     }
