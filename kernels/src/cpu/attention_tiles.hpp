@@ -1,0 +1,283 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <tessera/kernels/attention.hpp>
+#include <vector>
+
+#include "cpu/batch_gemm.hpp"
+#include "cpu/tiles.hpp"
+#include "math.hpp"
+
+// What forward and gradient of attention share: where tokens lie, and one tile of scores.
+//
+// A tile is kept transposed, [keys][queries]: then the statistics of the softmax run along vector
+// lanes, keys and values are read as they lie, and only the queries are transposed, once per task.
+
+namespace tessera::kernels::cpu {
+
+/// Keys per tile.
+inline constexpr std::int64_t kTileKeys = 128;
+/// Panels of queries (up to kMaxGemmVectors registers wide) per task.
+inline constexpr std::int64_t kTaskPanels = 4;
+
+/// Offsets of the elements of a box in row-major order; a table only where they are not evenly
+/// spaced.
+class Spots {
+ public:
+  Spots() = default;
+  Spots(const Dims& sizes, const Dims& strides, std::int64_t origin = 0);
+
+  std::int64_t operator[](std::int64_t i) const {
+    return table_.empty() ? origin_ + i * step_ : table_[static_cast<std::size_t>(i)];
+  }
+  bool even() const { return table_.empty(); }
+  std::int64_t step() const { return step_; }
+
+ private:
+  std::int64_t origin_ = 0;
+  std::int64_t step_ = 0;
+  std::vector<std::int64_t> table_;
+};
+
+/// A view [N, domain..., heads(, channels)] as rows addressed by sample, token and head.
+class TokenRows {
+ public:
+  TokenRows() = default;
+  TokenRows(const View& view, bool channels);
+
+  bool defined() const { return view_.data != nullptr; }
+  std::int64_t at(std::int64_t n, std::int64_t token, std::int64_t head) const {
+    return n * sample_ + tokens_[token] + head * head_;
+  }
+  template <class T>
+  void load(std::int64_t n, std::int64_t token, std::int64_t head, T* row) const {
+    const std::int64_t offset = at(n, token, head);
+    if (view_.dtype == kComputeType<T> && step_ == 1) {
+      std::memcpy(row, view_.as<T>() + offset, static_cast<std::size_t>(width_) * sizeof(T));
+    } else {
+      kernels::load(element(offset), view_.dtype, step_, width_, row);
+    }
+  }
+  template <class T>
+  void store(std::int64_t n, std::int64_t token, std::int64_t head, const T* row) const {
+    kernels::store(row, width_, element(at(n, token, head)), view_.dtype, step_);
+  }
+  /// row is scratch of the row's width.
+  template <class T>
+  void add(std::int64_t n, std::int64_t token, std::int64_t head, const T* values, T* row) const {
+    if (step_ == 1) {
+      T* y = view_.as<T>() + at(n, token, head);
+#pragma omp simd
+      for (std::int64_t c = 0; c < width_; ++c) y[c] += values[c];
+      return;
+    }
+    load(n, token, head, row);
+    for (std::int64_t c = 0; c < width_; ++c) row[c] += values[c];
+    store(n, token, head, row);
+  }
+  template <class T>
+  T number(std::int64_t n, std::int64_t token, std::int64_t head) const {
+    return view_.as<T>()[at(n, token, head)];
+  }
+  template <class T>
+  void set_number(std::int64_t n, std::int64_t token, std::int64_t head, T value) const {
+    view_.as<T>()[at(n, token, head)] = value;
+  }
+
+ private:
+  template <class T>
+  static constexpr DType kComputeType = sizeof(T) == 8 ? DType::kFloat64 : DType::kFloat32;
+  void* element(std::int64_t offset) const {
+    return view_.as<char>() + offset * static_cast<std::int64_t>(size_of(view_.dtype));
+  }
+
+  View view_;
+  Spots tokens_;
+  std::int64_t sample_ = 0;
+  std::int64_t head_ = 0;
+  std::int64_t step_ = 1;
+  std::int64_t width_ = 1;
+};
+
+/// A mask or bias by sample, head, query and key, all counted from the parts at hand.
+class PairView {
+ public:
+  PairView() = default;
+  PairView(const char* what, const Piece& pair, const Piece& q, const Piece& k);
+
+  bool defined() const { return view.data != nullptr; }
+  std::int64_t sample_head(std::int64_t n, std::int64_t h) const { return n * sample + h * head; }
+
+  View view;
+  std::int64_t sample = 0;
+  std::int64_t head = 0;
+  Spots rows;
+  Spots columns;
+  bool shared_rows = false;  ///< some query dimension has size 1
+  bool same_row = false;     ///< all have
+};
+
+/// The problem of one call.
+struct AttentionWork {
+  /// Throws ShapeError, DTypeError, UsageError, DeviceError.
+  AttentionWork(const AttentionOperands& x, const AttentionOptions& options);
+
+  AttentionOptions options;
+  DType compute;
+  std::int64_t samples, queries, keys, heads, key_heads;
+  std::int64_t depth, width;                          ///< D, D_v
+  std::int64_t group;                                 ///< query heads per key head
+  Interval sample_range, head_range, key_head_range;  ///< global
+  std::int64_t all_heads, all_queries, all_keys;      ///< global
+  TokenRows q, k, v;
+  Spots query_at, key_at;  ///< global positions
+  PairView mask, bias;
+
+  /// Local key head of a local query head.
+  std::int64_t key_head(std::int64_t h) const {
+    return (h + head_range.lo) / group - key_head_range.lo;
+  }
+  /// Keys before this one are all that some query of [.., last] sees.
+  std::int64_t key_end(std::int64_t last) const;
+  double flops() const {
+    return static_cast<double>(samples * heads) * static_cast<double>(queries) *
+           static_cast<double>(keys) * static_cast<double>(depth + width);
+  }
+};
+
+/// A chunk of queries of one task, cut into panels of equal width.
+template <class T>
+struct Chunk {
+  Chunk(std::int64_t first_query, std::int64_t query_count);
+
+  std::int64_t first, count;
+  int vectors = 1;
+  std::int64_t panel;  ///< queries per panel
+  std::int64_t panels;
+
+  std::int64_t padded() const { return panel * panels; }
+  static std::int64_t size() { return kTaskPanels * kMaxGemmVectors * kVectorLanes<T>; }
+};
+
+/// exp(x) for x <= 88, 0 below -87.3 (no denormal results).
+inline float tile_exp(float x) {
+  constexpr float kLowest = -87.3f, kShift = 12582912.0f;  // 1.5 2^23: rounds to an integer
+  const float inside = m::select(x < kLowest, kLowest, x);
+  const float shifted = inside * 1.44269504f + kShift;
+  const float n = shifted - kShift;
+  const float r = (inside - n * 0.693359375f) + n * 2.12194440e-4f;
+  float y = 1.9875691500e-4f;
+  y = y * r + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * (r * r) + r + 1.0f;
+  const std::uint32_t power = (std::bit_cast<std::uint32_t>(shifted) + 127u) << 23;
+  return m::select(x < kLowest, 0.0f, y * std::bit_cast<float>(power));
+}
+inline double tile_exp(double x) { return m::exp(x); }
+
+/// Scratch that stays with its thread. Contents are not kept.
+template <class T>
+class TileScratch {
+ public:
+  explicit TileScratch(std::size_t elements) {
+    if (memory().size() < elements + kPad) memory().resize(elements + kPad);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory().data());
+    next_ = memory().data() + (kBytes - address % kBytes) % kBytes / sizeof(T);
+  }
+  T* take(std::int64_t elements) {
+    T* const p = next_;
+    next_ += rounded(elements);
+    return p;
+  }
+  static std::size_t rounded(std::int64_t elements) {
+    return (static_cast<std::size_t>(elements) + kPad - 1) / kPad * kPad;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 64;
+  static constexpr std::size_t kPad = kBytes / sizeof(T);
+  static std::vector<T>& memory() {
+    static thread_local std::vector<T> m;
+    return m;
+  }
+  T* next_;
+};
+
+template <class T>
+std::int64_t whole_vectors(std::int64_t n) {
+  return (n + kVectorLanes<T> - 1) / kVectorLanes<T> * kVectorLanes<T>;
+}
+
+/// Rows [first, first + count) of one head, dense, `stride` apart, zeros behind each.
+template <class T>
+void pack_rows(const TokenRows& rows,
+               std::int64_t n,
+               std::int64_t first,
+               std::int64_t count,
+               std::int64_t head,
+               std::int64_t width,
+               std::int64_t stride,
+               T* dst);
+
+/// Dense rows [panels * panel][stride] to panels [panels][width][panel], times `scale`.
+template <class T>
+void transpose_panels(
+    const Chunk<T>& chunk, const T* rows, std::int64_t stride, std::int64_t width, T scale, T* dst);
+
+/// Dense rows to groups of columns [groups][rows][up to kColumnVectors registers].
+inline constexpr int kColumnVectors = 2;
+template <class T>
+void column_panels(const T* rows, std::int64_t count, std::int64_t stride, T scale, T* dst);
+
+/// c[r, v] = sum_k a[r, k] b[k, v] for one panel b [depth][vectors registers].
+template <class T>
+void panel_product(const T* a,
+                   std::int64_t a_row,
+                   std::int64_t rows,
+                   std::int64_t depth,
+                   const T* b,
+                   int vectors,
+                   T* c);
+
+/// c[r, v] += sum_k a[k, r] b[k, v]; b and c rows of `stride` elements, whole registers.
+template <class T>
+void add_transposed_product(const T* a,
+                            std::int64_t a_stride,
+                            std::int64_t rows,
+                            std::int64_t depth,
+                            const T* b,
+                            T* c,
+                            std::int64_t stride);
+
+/// s[key][query]: scale q . k + bias, -inf where the query must not see the key. `k_rows` are the
+/// packed keys [first_key, ..), `q_panel` the transposed and scaled queries of one panel.
+template <class T>
+void score_tile(const AttentionWork& work,
+                std::int64_t n,
+                std::int64_t h,
+                std::int64_t first_key,
+                std::int64_t key_count,
+                const T* k_rows,
+                const Chunk<T>& chunk,
+                std::int64_t panel,
+                const T* q_panel,
+                T* s);
+
+/// s[key][query] *= dropout factor.
+template <class T>
+void drop_tile(const AttentionWork& work,
+               std::int64_t n,
+               std::int64_t h,
+               std::int64_t first_key,
+               std::int64_t key_count,
+               const Chunk<T>& chunk,
+               std::int64_t panel,
+               T* s);
+
+}  // namespace tessera::kernels::cpu
