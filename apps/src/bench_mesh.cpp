@@ -12,7 +12,7 @@ Dims parse_size(const std::string& text) {
   std::size_t from = 0;
   bool fits = true;
   while (fits && from <= text.size()) {
-    const std::size_t end = std::min(text.find('x', from), text.size());
+    const std::size_t end = std::min(text.find_first_of("x,", from), text.size());
     std::int64_t n = 0;
     const char* const last = text.data() + end;
     const auto [stop, error] = std::from_chars(text.data() + from, last, n);

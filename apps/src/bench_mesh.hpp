@@ -7,7 +7,7 @@
 
 namespace tessera::app {
 
-/// "64x64x32" -> {64, 64, 32}; throws UsageError.
+/// "64x64x32" or "64,64,32" -> {64, 64, 32}; throws UsageError.
 Dims parse_size(const std::string& text);
 /// {64, 64, 32} -> "64x64x32"
 std::string size_text(const Dims& size);

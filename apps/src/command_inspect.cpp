@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "bench_mesh.hpp"
 #include "commands.hpp"
 #include "inspect.hpp"
 #include "workloads.hpp"
@@ -13,12 +14,13 @@ struct Model {
   io::Settings settings;
   std::map<std::string, std::string> given;
   std::string config;
-  std::vector<std::int64_t> size;
+  std::string size;
 
   nn::MakeWorkload workload(Update update) {
     if (!config.empty()) settings.load(config);
     for (const auto& [key, text] : given) settings.set(key, text);
-    return source->workload(size, update);
+    const Dims domain = parse_size(size);
+    return source->workload({domain.begin(), domain.end()}, update);
   }
 };
 
@@ -26,7 +28,7 @@ std::shared_ptr<Model> add_model(CLI::App& command, const WorkloadEntry& entry) 
   const auto model = std::make_shared<Model>();
   model->source = entry.make();
   model->source->declare(model->settings);
-  command.add_option("--size", model->size, entry.size_help)->delimiter(',')->required();
+  command.add_option("--size", model->size, entry.size_help)->required();
   command.add_option(
       "--config", model->config,
       "TOML file with settings, say that of a run; options given here go before it.");

@@ -162,9 +162,8 @@ std::vector<MeshAxis> parse_axes(const std::string& text) {
 }
 
 Mesh parse_mesh(const std::string& text) {
-  return Mesh::of(processes_by_node(), text.empty()
-                                           ? std::vector<MeshAxis>{{"h", process().count}}
-                                           : parse_axes(text));
+  return Mesh::of(processes_by_node(),
+                  text.empty() ? std::vector<MeshAxis>{{"h", process().count}} : parse_axes(text));
 }
 
 Placement field_placement(const Mesh& mesh, int dims) {

@@ -98,7 +98,7 @@ class Source : public WorkloadSource {
     }
     if (size.empty() || size.size() > 3) {
       throw UsageError(
-          str("size: ", size.size(), " dimensions. Give 1 to 3 numbers, e.g. 512,512."));
+          str("size: ", size.size(), " dimensions. Give 1 to 3 numbers, e.g. 512x512."));
     }
     for (const std::int64_t n : size) {
       if (n < settings_.factor || n % settings_.factor != 0) {
