@@ -77,8 +77,8 @@ TEST_CASE("what plan and compare refuse") {
   };
   check(0, {"plan", "unet", "--size", "30,32"}, "multiple of data.factor");
   check(0, {"plan", "unet", "--size", "32,32", "--mesh", "h"}, "h=2,w=2");
-  check(0, {"plan", "unet", "--size", "32,32,32,32"}, "1 to 3 numbers");
-  check(2, {"compare", "unet", "--size", "32,32", "--mesh", "h=3"}, "describe 3 ranks");
+  check(0, {"plan", "unet", "--size", "32x32x32x32"}, "1 to 3 dimensions");
+  check(2, {"compare", "unet", "--size", "32x32", "--mesh", "h=3"}, "describe 3 ranks");
   check(0, {"compare", "vnet", "--size", "32,32"}, "vnet");
 }
 
