@@ -74,6 +74,14 @@ double time_limit() {
   return value > 0 ? std::max(value, kLeastLimit) : 0.0;
 }
 
+// UCX aborts a process that reads the memory of one that was killed. The witness of that one is
+// about to end the job with the report and its code; the launcher would put its own code in the
+// place of that if this process died meanwhile. abort() goes on when the handler returns.
+constexpr unsigned kAbortSeconds = 5;
+void delay_abort(int) {
+  for (unsigned left = kAbortSeconds; left > 0;) left = sleep(left);
+}
+
 // All processes that one launcher has started on this node agree about this name; it goes with the
 // processes that hold it.
 bool bind_claim() {
@@ -268,6 +276,12 @@ void set_running() {
   page->rank = process().rank;
   page->count = process().count;
   set_phase(kRunning);
+  struct sigaction old {};
+  if (sigaction(SIGABRT, nullptr, &old) == 0 && old.sa_handler == SIG_DFL && process().count > 1) {
+    struct sigaction delay {};
+    delay.sa_handler = delay_abort;
+    sigaction(SIGABRT, &delay, nullptr);
+  }
 }
 
 void set_ending() { set_phase(kEnding); }
