@@ -145,7 +145,15 @@ class Line {
   std::size_t size_ = 0;
 };
 
-[[noreturn]] void end_job(const Line& report) {
+// After a report. The launcher may no longer listen to this rank (it has said goodbye inside
+// MPI_Finalize) and its own SIGTERM does not end a stopped process: then nothing but this would.
+[[noreturn]] void end_with_rank(pid_t rank) {
+  sleep(kClaimSeconds);
+  if (getppid() == rank) kill(rank, SIGKILL);
+  _exit(0);
+}
+
+[[noreturn]] void end_job(const Line& report, pid_t rank) {
   report.print();
   const int launcher = launcher_connection();
   // What PMI_Abort of the PMI-1 protocol sends; a launcher that does not understand it ends the job
@@ -157,8 +165,7 @@ class Line {
       send(launcher, message.data(), static_cast<std::size_t>(n), MSG_NOSIGNAL);
   // The launcher waits for the end of what it reads.
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, launcher}) close(fd);
-  sleep(kClaimSeconds);
-  _exit(0);
+  end_with_rank(rank);
 }
 
 [[noreturn]] void report_death(pid_t rank) {
@@ -209,17 +216,17 @@ class Line {
         "  Signal 9 comes from a person, from the launcher, or from the system when memory runs "
         "out.\n");
   }
-  end_job(report);
+  end_job(report, rank);
 }
 
-[[noreturn]] void report_delay(double seconds) {
+[[noreturn]] void report_delay(pid_t rank, double seconds) {
   const bool starting = page->phase == kStarting;
-  if (!bind_claim()) _exit(0);
+  if (!bind_claim()) end_with_rank(rank);
   Line report;
   report.add("tessera: no progress for %.0f s (TESSERA_TIMEOUT); the job ends\n", seconds);
   report.add("  a process waits for the others to %s MPI; one of them is stopped or gone\n",
              starting ? "start" : "finish with");
-  end_job(report);
+  end_job(report, rank);
 }
 
 [[noreturn]] void watch(pid_t rank) {
@@ -236,7 +243,7 @@ class Line {
     const auto seconds = static_cast<std::time_t>(limit + 1);
     const struct timespec time = {seconds, 0};
     const int signal = timed ? sigtimedwait(&all, nullptr, &time) : sigwaitinfo(&all, nullptr);
-    if (signal < 0 && errno == EAGAIN && page->phase == phase) report_delay(limit + 1);
+    if (signal < 0 && errno == EAGAIN && page->phase == phase) report_delay(rank, limit + 1);
   }
   report_death(rank);
 }

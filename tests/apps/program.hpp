@@ -91,6 +91,10 @@ inline int wait_for(pid_t child, double seconds = 120) {
     const std::chrono::duration<double> age = std::chrono::steady_clock::now() - start;
     if (age.count() > seconds) {
       kill(child, SIGTERM);
+      // A launcher that has a stopped process below it would go on waiting for that.
+      for (int i = 0; i < 500 && waitpid(child, &status, WNOHANG) == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      kill(child, SIGKILL);
       waitpid(child, &status, 0);
       return kHangs;
     }

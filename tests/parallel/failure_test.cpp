@@ -16,6 +16,19 @@
 using namespace tessera;
 using namespace tessera::parallel;
 
+namespace {
+bool stops_after_finalize = false;
+}
+
+// Tessera's call ends here: a process can be stopped when MPI, and the launcher with it, has let go
+// of it.
+extern "C" int PMPI_Finalize();
+extern "C" int MPI_Finalize() {
+  const int result = PMPI_Finalize();
+  if (stops_after_finalize) ::raise(SIGSTOP);
+  return result;
+}
+
 // Each test starts a job of its own: this program again, with one of the hidden cases below.
 namespace {
 
@@ -347,4 +360,16 @@ TEST_CASE("a wrong TESSERA_TIMEOUT is named") {
   INFO(job.text);
   CHECK(job.code == 2);
   CHECK(1 == job.count("TESSERA_TIMEOUT: 'soon' is not a number of seconds"));
+}
+
+TEST_CASE("job: stopped after its last words", "[.]") {
+  sum_of_all();
+  stops_after_finalize = process().rank == 1;
+}
+
+TEST_CASE("a process that is stopped while the job ends does not keep it") {
+  const Outcome job = run_job(2, "stopped after its last words", "TESSERA_TIMEOUT=1");
+  INFO(job.text);
+  CHECK(job.code != 0);
+  CHECK(job.says("one of them is stopped or gone"));
 }
