@@ -16,21 +16,13 @@
 #include <tessera/kernels/random.hpp>
 #include <vector>
 
+#include "measure.hpp"
+
 namespace {
 
 using namespace tessera;
 
 constexpr std::int64_t kHeads = 12, kDepth = 64;
-
-std::map<std::string, std::string> peer_results() {
-  std::map<std::string, std::string> results;
-  const char* path = std::getenv("TESSERA_PEER_RESULTS");
-  if (path == nullptr) return results;
-  std::ifstream file(path);
-  std::string key, value;
-  while (file >> key >> value) results[key] = value;
-  return results;
-}
 
 Piece tokens(const Shape& shape, std::vector<float>& memory) {
   memory.assign(static_cast<std::size_t>(shape.product()), 0.0f);
@@ -62,11 +54,7 @@ Times measure(std::int64_t count, int rounds) {
     forward.push_back(std::chrono::duration<double>(middle - start).count());
     backward.push_back(std::chrono::duration<double>(Clock::now() - middle).count());
   }
-  const auto median = [](std::vector<double>& t) {
-    std::sort(t.begin(), t.end());
-    return t[t.size() / 2];
-  };
-  return {median(forward), median(backward)};
+  return {bench::median(forward), bench::median(backward)};
 }
 
 }  // namespace
@@ -74,7 +62,7 @@ Times measure(std::int64_t count, int rounds) {
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   set_thread_count(threads);
-  const std::map<std::string, std::string> peer = peer_results();
+  const std::map<std::string, std::string> peer = bench::peer_results();
   const auto theirs = [&](const std::string& key) {
     const auto it = peer.find(key);
     return it == peer.end() ? 0.0 : std::stod(it->second);

@@ -11,6 +11,8 @@
 
 namespace {
 
+namespace bench = tessera::bench;
+
 const bench::ConvCase kCases[] = {
     {"2d 3x3 64->64 256^2", {256, 256}, 1, 64, 64, 3, 1, 1},
     {"2d 3x3 128->128 64^2", {64, 64}, 1, 128, 128, 3, 1, 1},

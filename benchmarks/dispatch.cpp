@@ -2,11 +2,8 @@
 // (the part of one rank; an addition communicates nothing), forward and recorded for the gradient.
 // Beside it PyTorch's a + b from its Python front end, and its DTensor's.
 // Usage: bench_dispatch
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +11,8 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/core/layout.hpp>
 #include <vector>
+
+#include "measure.hpp"
 
 namespace {
 
@@ -31,18 +30,7 @@ double median_nanoseconds(F f) {
     const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
     times.push_back(spent.count() / kCalls);
   }
-  std::sort(times.begin(), times.end());
-  return times[kRounds / 2];
-}
-
-std::map<std::string, std::string> peer_results() {
-  std::map<std::string, std::string> results;
-  const char* path = std::getenv("TESSERA_PEER_RESULTS");
-  if (path == nullptr) return results;
-  std::ifstream file(path);
-  std::string key, value;
-  while (file >> key >> value) results[key] = value;
-  return results;
+  return tessera::bench::median(times);
 }
 
 }  // namespace
@@ -56,7 +44,7 @@ int main() {
   const Tensor leaf = tessera::require_grad(Tensor::full(layout, 1.0));
   const double recorded = median_nanoseconds([&] { return tessera::add(leaf, b); });
 
-  const std::map<std::string, std::string> peer = peer_results();
+  const std::map<std::string, std::string> peer = tessera::bench::peer_results();
   const auto peer_nanoseconds = [&](const char* key) {
     const auto it = peer.find(key);
     return it == peer.end() ? 0.0 : std::stod(it->second) * 1e9;

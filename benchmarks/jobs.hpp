@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "measure.hpp"
+
 // Jobs of one or several processes that a benchmark starts itself and lets take turns. Each process
 // of a job blocks in read() between its turns, so it leaves the cores to the other jobs.
 namespace tessera::bench {
@@ -129,7 +131,7 @@ struct Interval95 {
   explicit Interval95(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const std::size_t n = values.size();
-    median = n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+    median = bench::median(values);
     // The number of values below the population's median is binomial(n, 1/2).
     double probability = std::ldexp(1.0, -static_cast<int>(n)), tail = 0;
     std::size_t k = 0;

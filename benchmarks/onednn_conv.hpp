@@ -16,14 +16,9 @@
 #include <utility>
 #include <vector>
 
-namespace bench {
+#include "measure.hpp"
 
-using tessera::Box;
-using tessera::Dims;
-using tessera::DType;
-using tessera::Piece;
-using tessera::Shape;
-using tessera::View;
+namespace tessera::bench {
 
 /// A convolution; padding keeps the size where the stride is 1, none where it is the kernel.
 struct ConvCase {
@@ -56,9 +51,7 @@ inline std::pair<double, double> compare(const std::function<void()>& a,
     ta.push_back(x);
     tb.push_back(y);
   }
-  std::sort(ta.begin(), ta.end());
-  std::sort(tb.begin(), tb.end());
-  return {ta[ta.size() / 2], tb[tb.size() / 2]};
+  return {median(ta), median(tb)};
 }
 
 inline std::vector<float> random_values(std::int64_t count) {
@@ -223,4 +216,4 @@ ConvSummary print_rates(const Cases& cases, const std::string& wanted) {
   return sum;
 }
 
-}  // namespace bench
+}  // namespace tessera::bench

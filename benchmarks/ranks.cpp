@@ -100,8 +100,6 @@ Turn take_turn(bench::Job& job, int split) {
   return t;
 }
 
-double median(std::vector<double> values) { return bench::Interval95(std::move(values)).median; }
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -151,19 +149,19 @@ int main(int argc, char** argv) {
     }
     const bench::Interval95 ratio(ratios);
     std::printf("%-8s%12.1f%12.1f%9.3f%9.3f -%7.3f%12.2f%11.0f%%%10.2f%14.0f\n", label,
-                1e3 * median(ours), 1e3 * median(theirs), ratio.median, ratio.low, ratio.high,
-                1e3 * median(waited), 100 * median(hidden), 1e3 * median(reduced),
-                median(bytes) / 1024);
+                1e3 * bench::median(ours), 1e3 * bench::median(theirs), ratio.median, ratio.low,
+                ratio.high, 1e3 * bench::median(waited), 100 * bench::median(hidden),
+                1e3 * bench::median(reduced), bench::median(bytes) / 1024);
     std::fflush(stdout);
     line["splits"][label] = {{"ratio", ratio.median},
                              {"interval", {ratio.low, ratio.high}},
-                             {"wait_seconds", median(waited)},
-                             {"overlapped_share", median(hidden)}};
+                             {"wait_seconds", bench::median(waited)},
+                             {"overlapped_share", bench::median(hidden)}};
     if (line.contains("ratio")) continue;
-    line["value"] = median(ours);
+    line["value"] = bench::median(ours);
     line["unit"] = "s per step";
     line["peer"] = {{"name", "one rank, " + std::to_string(s.ranks) + " threads"},
-                    {"value", median(theirs)}};
+                    {"value", bench::median(theirs)}};
     line["ratio"] = ratio.median;
   }
   std::printf("%s\n", line.dump().c_str());

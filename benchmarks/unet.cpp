@@ -203,12 +203,6 @@ Timing timed(F&& f) {
   return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), loss};
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 struct Row {
   double ours = 0, peer = 0;
 };
@@ -293,8 +287,8 @@ int main(int argc, char** argv) {
           loss_difference = std::max(loss_difference, std::abs(own.loss - other.loss) / other.loss);
         }
         Row& row = k == 0 ? forward : train;
-        row.ours = median(a) * 1e3;
-        row.peer = median(b) * 1e3;
+        row.ours = bench::median(a) * 1e3;
+        row.peer = bench::median(b) * 1e3;
       }
     }
     {

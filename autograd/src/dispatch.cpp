@@ -8,6 +8,7 @@
 #include <tessera/parallel/redistribute.hpp>
 #include <utility>
 
+#include "piece_of.hpp"
 #include "placement.hpp"
 #include "profile_op.hpp"
 #include "tape.hpp"
@@ -120,11 +121,6 @@ const Ref<Decision>& find_decision(const OpDef& op,
     slot = decide(op, inputs, args, like, key);
   }
   return slot;
-}
-
-Piece piece_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {x.local(), x.local_box(), x.shape()};
 }
 
 bool all_finite(const View& view) {

@@ -3,6 +3,8 @@
 #include <tessera/core/hash.hpp>
 #include <tessera/core/scope.hpp>
 
+#include "piece_of.hpp"
+
 namespace tessera {
 
 namespace {
@@ -17,11 +19,6 @@ std::string describe(std::span<const Tensor> inputs, const Outputs& outputs) {
   for (int j = 0; j < outputs.size(); ++j)
     text += str(j > 0 ? ", " : " ", name(outputs[j].dtype()), " ", outputs[j].layout());
   return text;
-}
-
-Piece piece_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {x.local(), x.local_box(), x.shape()};
 }
 
 bool is_view(std::span<const Tensor> inputs, const Outputs& outputs) {

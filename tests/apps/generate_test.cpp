@@ -1,84 +1,8 @@
 // ranks: none
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <catch2/catch.hpp>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
-#include <tessera/nn/io/jsonl.hpp>
-#include <tessera/nn/io/netcdf.hpp>
-#include <vector>
+#include "program.hpp"
 
 namespace tessera::test {
 namespace {
-
-using Words = std::vector<std::string>;
-
-/// A directory that is removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "tessera-generate-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::ptrdiff_t files() const {
-    return std::distance(std::filesystem::directory_iterator(path_), {});
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-/// Starts a program; its output goes to `output`.
-pid_t start(const Words& words, const std::string& output) {
-  const pid_t child = fork();
-  if (child == 0) {
-    const int file = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    dup2(file, 1);
-    dup2(file, 2);
-    std::vector<char*> arguments;
-    for (const std::string& w : words) arguments.push_back(const_cast<char*>(w.c_str()));
-    arguments.push_back(nullptr);
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
-  return child;
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-struct Outcome {
-  int code;
-  std::string output;
-};
-
-/// Runs the program on `ranks` processes; 0: without mpiexec.
-Outcome tessera(const TemporaryFolder& at, int ranks, const Words& words) {
-  Words all;
-  if (ranks > 0) all = {TESSERA_MPIEXEC, "-n", std::to_string(ranks)};
-  all.push_back(TESSERA_PROGRAM);
-  all.insert(all.end(), words.begin(), words.end());
-  const int code = wait_for(start(all, at / "output"));
-  return {code, read_file(at / "output")};
-}
 
 std::vector<double> values_of(const std::string& path, const std::string& variable) {
   const io::NetcdfReader reader(path);

@@ -55,6 +55,10 @@ class TemporaryFolder {
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string data() const { return *this / "relief.nc"; }
+  /// Files in it beside the relief.
+  std::ptrdiff_t files() const {
+    return std::distance(std::filesystem::directory_iterator(path_), {}) - 1;
+  }
 
  private:
   std::filesystem::path path_;

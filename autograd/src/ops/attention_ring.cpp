@@ -4,6 +4,8 @@
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/parallel/communicator.hpp>
 
+#include "piece_of.hpp"
+
 namespace tessera {
 
 namespace {
@@ -50,11 +52,6 @@ Part empty_part(const Layout& layout, int rank, DType dtype) {
       MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(shape.product()) * size_of(dtype));
   part.piece = {View::dense(part.buffer->data(), dtype, shape), box, layout.shape()};
   return part;
-}
-
-Piece piece_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {x.local(), x.local_box(), x.shape()};
 }
 
 /// This rank's part, dense, in place where it is.

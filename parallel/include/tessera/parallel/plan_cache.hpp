@@ -4,10 +4,8 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <span>
 #include <tessera/core/layout.hpp>
 #include <tessera/parallel/redistribution_plan.hpp>
-#include <tessera/parallel/window_plan.hpp>
 #include <unordered_map>
 #include <utility>
 
@@ -80,19 +78,11 @@ class PlanCache {
   std::int64_t misses_ = 0;
 };
 
-/// The caches behind the two functions below (1,024 plans each).
-PlanCache<ExchangePlan>& window_plans();
+/// The cache behind the function below (1,024 plans).
 PlanCache<RedistributionPlan>& redistribution_plans();
 
-/// plan_window() for this process, remembered. `key` must stand for `edges` and `needed`: the
-/// geometry of the windows and the layout of the work. Throws LayoutError when this process is not
+/// plan_redistribution() for this process, remembered. Throws LayoutError when this process is not
 /// part of the mesh.
-std::shared_ptr<const ExchangePlan> cached_window_plan(const Layout& input,
-                                                       std::span<const EdgeRule> edges,
-                                                       const NeededFunction& needed,
-                                                       std::uint64_t key);
-
-/// plan_redistribution() for this process, remembered.
 std::shared_ptr<const RedistributionPlan> cached_redistribution_plan(const Layout& from,
                                                                      const Layout& to);
 
