@@ -37,17 +37,6 @@ std::vector<double> local_values(const Tensor& t) {
   return values;
 }
 
-/// Element by element over the ranks, in rank order: the same on all.
-std::vector<double> total(const std::vector<double>& own, const io::Collective& ranks) {
-  std::vector<double> all(own.size() * static_cast<std::size_t>(ranks.size), 0.0);
-  std::copy(own.begin(), own.end(),
-            all.begin() + static_cast<std::ptrdiff_t>(own.size()) * ranks.rank);
-  ranks.combine(all);
-  std::vector<double> sums(own.size(), 0.0);
-  for (std::size_t i = 0; i < all.size(); ++i) sums[i % own.size()] += all[i];
-  return sums;
-}
-
 /// Least squares: what is to be added to the base as a linear function of all variables of the last
 /// frame seen, their Laplacians, and 1.
 class LinearForecast {
@@ -72,7 +61,7 @@ class LinearForecast {
         }
       }
     }
-    sums = total(sums, ranks);
+    sums = ranks.total(sums);
     weights_ = solve(sums, n, v);
   }
 
@@ -161,7 +150,7 @@ struct Scored {
     for (const ErrorSums& s : sums) {
       own.insert(own.end(), {static_cast<double>(s.count), s.squares, s.absolute, s.bias});
     }
-    own = total(own, ranks);
+    own = ranks.total(own);
     for (std::size_t v = 0; v < sums.size(); ++v) {
       sums[v] = {static_cast<std::int64_t>(own[4 * v]), own[4 * v + 1], own[4 * v + 2],
                  own[4 * v + 3]};
@@ -193,12 +182,7 @@ int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const 
     throw UsageError(
         str("evaluate: ", run, " was trained on everything (data.test is 0). Train with --test."));
   }
-  Shape shape = {1};
-  for (const std::int64_t n : data.grid()) shape.push_back(n);
-  shape.push_back(data.input_channels());
-  data.prepare(
-      field_placement(mesh, data.dims()).resolve(shape, {.multiple = trained.model.total_stride()}),
-      ranks, trained.scales);
+  place_forecast(data, mesh, 1, trained.model.total_stride(), trained.scales);
   const auto variables = static_cast<std::size_t>(data.variables());
   const NoGrad no_grad;
   LinearForecast linear(data, trained.model.options().edges, dtype);

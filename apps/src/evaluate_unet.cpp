@@ -56,29 +56,18 @@ void for_each_scored(const Tensor& t, const Box& part, F&& f) {
 /// A copy whose local offsets are those of `for_each_scored`.
 Tensor dense(const Tensor& t) { return Tensor::from_local(t.local(), t.layout()); }
 
-/// The sums of all ranks, added in rank order.
-ReliefScores total(const ReliefScores& own, const io::Collective& ranks) {
-  constexpr std::size_t kNumbers = 4;
-  ReliefScores scores = own;
-  std::vector<double> all(static_cast<std::size_t>(ranks.size) * 3 * kNumbers, 0.0);
-  const auto place = [&](int rank, std::size_t which) {
-    return all.data() + (static_cast<std::size_t>(rank) * 3 + which) * kNumbers;
-  };
+/// The sums of all ranks.
+ReliefScores total(ReliefScores scores, const io::Collective& ranks) {
   ErrorSums* const parts[] = {&scores.all, &scores.land, &scores.ocean};
-  for (std::size_t k = 0; k < 3; ++k) {
-    double* const to = place(ranks.rank, k);
-    to[0] = static_cast<double>(parts[k]->count);
-    to[1] = parts[k]->squares;
-    to[2] = parts[k]->absolute;
-    to[3] = parts[k]->bias;
-  }
-  ranks.combine(all);
-  for (std::size_t k = 0; k < 3; ++k) {
-    *parts[k] = {};
-    for (int r = 0; r < ranks.size; ++r) {
-      const double* const from = place(r, k);
-      *parts[k] += {static_cast<std::int64_t>(from[0]), from[1], from[2], from[3]};
-    }
+  std::vector<double> numbers;
+  for (const ErrorSums* p : parts)
+    numbers.insert(numbers.end(),
+                   {static_cast<double>(p->count), p->squares, p->absolute, p->bias});
+  numbers = ranks.total(numbers);
+  const double* n = numbers.data();
+  for (ErrorSums* p : parts) {
+    *p = {static_cast<std::int64_t>(n[0]), n[1], n[2], n[3]};
+    n += 4;
   }
   return scores;
 }

@@ -34,12 +34,7 @@ int predict_forecast(const PredictOptions& options, const TrainedUNet& trained, 
   }
   const io::Collective ranks = nn::collective(mesh);
   data::Forecast data = open_forecast(trained.settings, mesh);
-  Shape shape = {1};
-  for (const std::int64_t n : data.grid()) shape.push_back(n);
-  shape.push_back(data.input_channels());
-  data.prepare(
-      field_placement(mesh, data.dims()).resolve(shape, {.multiple = trained.model.total_stride()}),
-      ranks, trained.scales);
+  place_forecast(data, mesh, 1, trained.model.total_stride(), trained.scales);
 
   std::vector<io::NetcdfDimension> dimensions;
   const bool several = data.sequences() > 1;

@@ -53,11 +53,7 @@ class ForecastTask : public UNetTask {
     return o;
   }
   void place(const Mesh& mesh, std::int64_t stride) override {
-    Shape shape = {settings_.batch};
-    for (const std::int64_t n : data_.grid()) shape.push_back(n);
-    shape.push_back(data_.input_channels());
-    data_.prepare(field_placement(mesh, data_.dims()).resolve(shape, {.multiple = stride}),
-                  nn::collective(mesh));
+    place_forecast(data_, mesh, settings_.batch, stride);
   }
   UNetBatch batch(std::int64_t first) const override {
     const data::ForecastBatch b = data_.batch(first, settings_.dtype());
@@ -93,6 +89,18 @@ data::Forecast open_forecast(const UNetSettings& settings, const Mesh& mesh) {
   // The ranks agree that the file is usable before any of them relies on it.
   nn::collective(mesh).together([&] { data::Forecast{o}; });
   return data::Forecast(o);
+}
+
+void place_forecast(data::Forecast& data,
+                    const Mesh& mesh,
+                    std::int64_t samples,
+                    std::int64_t stride,
+                    const std::vector<data::ForecastScale>& scales) {
+  Shape shape = {samples};
+  for (const std::int64_t n : data.grid()) shape.push_back(n);
+  shape.push_back(data.input_channels());
+  data.prepare(field_placement(mesh, data.dims()).resolve(shape, {.multiple = stride}),
+               nn::collective(mesh), scales);
 }
 
 std::unique_ptr<UNetTask> open_task(const UNetSettings& settings, const Mesh& mesh) {

@@ -39,5 +39,12 @@ std::unique_ptr<UNetTask> open_task(const UNetSettings& settings, const Mesh& me
 
 /// Forecasts as the settings describe them.
 data::Forecast open_forecast(const UNetSettings& settings, const Mesh& mesh);
+/// Lays batches of `samples` fields out for a network of this stride and reads what scaling needs
+/// (see data::Forecast::prepare). Collective.
+void place_forecast(data::Forecast& data,
+                    const Mesh& mesh,
+                    std::int64_t samples,
+                    std::int64_t stride,
+                    const std::vector<data::ForecastScale>& scales = {});
 
 }  // namespace tessera::app

@@ -10,6 +10,19 @@
 using namespace tessera;
 using io::Collective;
 
+TEST_CASE("sums of real numbers are added in rank order, the same on every rank") {
+  // 1 + 1e16 - 1e16 depends on the order.
+  const std::vector<std::vector<double>> parts = {{1.0, 0.1}, {1e16, 0.2}, {-1e16, 0.3}};
+  const auto errors = test::run_as_ranks(3, [&](const Collective& ranks) {
+    const std::vector<double> sums = ranks.total(parts[static_cast<std::size_t>(ranks.rank)]);
+    if (sums != std::vector<double>{(1.0 + 1e16) - 1e16, (0.1 + 0.2) + 0.3})
+      throw Error("another sum");
+    if (!ranks.total(std::vector<double>()).empty()) throw Error("not empty");
+  });
+  for (const std::string& e : errors) CHECK(e == "");
+  CHECK(Collective().total(std::vector<double>{2.5}) == std::vector<double>{2.5});
+}
+
 TEST_CASE("sums, values of rank 0, and values of which each rank has some") {
   for (const int size : {1, 2, 5}) {
     const auto errors = test::run_as_ranks(size, [&](const Collective& ranks) {

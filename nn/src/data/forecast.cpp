@@ -193,15 +193,10 @@ std::vector<ForecastScale> Forecast::compute_scales(const io::Collective& ranks)
   const std::int64_t season = options_.season;
   const auto points = static_cast<double>(grid().product());
   std::vector<ForecastScale> scales(static_cast<std::size_t>(variables()));
-  const auto total = [&](const std::vector<double>& own) {
-    std::vector<double> all(own.size() * static_cast<std::size_t>(ranks.size), 0.0);
-    if (first_)
-      std::copy(own.begin(), own.end(),
-                all.begin() + static_cast<std::ptrdiff_t>(own.size()) * ranks.rank);
-    ranks.combine(all);
-    std::vector<double> sums(own.size(), 0.0);
-    for (std::size_t i = 0; i < all.size(); ++i) sums[i % own.size()] += all[i];
-    return sums;
+  // Ranks that hold a copy of another's part add nothing.
+  const auto total = [&](std::vector<double> own) {
+    if (!first_) own.assign(own.size(), 0.0);
+    return ranks.total(own);
   };
   std::vector<double> sums(scales.size(), 0.0);
   const auto phases = static_cast<std::size_t>(std::max<std::int64_t>(season, 1));

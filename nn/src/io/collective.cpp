@@ -49,6 +49,16 @@ std::int64_t Collective::total(std::int64_t value) const {
   return value;
 }
 
+std::vector<double> Collective::total(const std::vector<double>& values) const {
+  std::vector<double> all(values.size() * static_cast<std::size_t>(size), 0.0);
+  std::copy(values.begin(), values.end(),
+            all.begin() + static_cast<std::ptrdiff_t>(values.size()) * rank);
+  combine(all);
+  std::vector<double> sums(values.size(), 0.0);
+  for (std::size_t i = 0; i < all.size(); ++i) sums[i % values.size()] += all[i];
+  return sums;
+}
+
 std::int64_t Collective::broadcast(std::int64_t value) const {
   return total(rank == 0 ? value : 0);
 }

@@ -20,6 +20,9 @@ struct Collective {
 
   /// Sum of `value` over the ranks.
   std::int64_t total(std::int64_t value) const;
+  /// Sums element by element, added in rank order: the same to the bit on every rank and in every
+  /// run.
+  std::vector<double> total(const std::vector<double>& values) const;
   /// The value of rank 0.
   std::int64_t broadcast(std::int64_t value) const;
   /// Fills the gaps of `values`: each element is set by exactly one rank and zero (all bits) on the
