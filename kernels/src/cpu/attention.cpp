@@ -155,13 +155,13 @@ void forward(const AttentionWork& work,
              const View& lse) {
   Forward<T> pass{work, state.first, state.last, {}, {}, {}, {}, {}};
   if (!state.first || !state.last) {
-    pass.sum = TokenRows(state.sum, true);
-    pass.largest = TokenRows(state.largest, false);
-    pass.total = TokenRows(state.total, false);
+    pass.sum = TokenRows(state.sum, work.options.sample_dims, true);
+    pass.largest = TokenRows(state.largest, work.options.sample_dims, false);
+    pass.total = TokenRows(state.total, work.options.sample_dims, false);
   }
   if (state.last) {
-    pass.out = TokenRows(out, true);
-    pass.lse = TokenRows(lse, false);
+    pass.out = TokenRows(out, work.options.sample_dims, true);
+    pass.lse = TokenRows(lse, work.options.sample_dims, false);
   }
   const std::int64_t chunks = (work.queries + Chunk<T>::size() - 1) / Chunk<T>::size();
   const std::int64_t tasks = work.samples * work.heads * chunks;

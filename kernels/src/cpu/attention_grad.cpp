@@ -304,12 +304,12 @@ void gradients(const AttentionWork& work,
                const View& dk,
                const View& dv) {
   const Gradients<T> pass{work,
-                          TokenRows(saved.out, true),
-                          TokenRows(saved.lse, false),
-                          TokenRows(saved.dout, true),
-                          TokenRows(dq, true),
-                          TokenRows(dk, true),
-                          TokenRows(dv, true)};
+                          TokenRows(saved.out, work.options.sample_dims, true),
+                          TokenRows(saved.lse, work.options.sample_dims, false),
+                          TokenRows(saved.dout, work.options.sample_dims, true),
+                          TokenRows(dq, work.options.sample_dims, true),
+                          TokenRows(dk, work.options.sample_dims, true),
+                          TokenRows(dv, work.options.sample_dims, true)};
   const std::int64_t tasks = work.samples * work.key_heads;
   for_each_tile(tasks, tile_threads(tasks, 2.5 * work.flops()),
                 [&](std::int64_t task) { pass.run(task / work.key_heads, task % work.key_heads); });
@@ -317,10 +317,11 @@ void gradients(const AttentionWork& work,
 
 template <class T>
 void bias_gradient(const AttentionWork& work, const AttentionSaved& saved, const PairView& dbias) {
-  const BiasGradient<T> pass{work, TokenRows(saved.out, true), TokenRows(saved.lse, false),
-                             TokenRows(saved.dout, true), dbias};
+  const BiasGradient<T> pass{work, TokenRows(saved.out, work.options.sample_dims, true),
+                             TokenRows(saved.lse, work.options.sample_dims, false),
+                             TokenRows(saved.dout, work.options.sample_dims, true), dbias};
   // Tasks write to different elements; what several add to is added by one, in order.
-  const std::int64_t samples = dbias.sample == 0 ? 1 : work.samples;
+  const std::int64_t samples = dbias.shared_samples ? 1 : work.samples;
   const std::int64_t heads = dbias.head == 0 ? 1 : work.heads;
   const std::int64_t size =
       dbias.shared_rows ? std::max<std::int64_t>(1, work.queries) : Chunk<T>::size();
@@ -367,7 +368,8 @@ void attention_bias_grad(const AttentionOperands& x,
   if (!work.bias.defined()) throw UsageError("attention_bias_grad: there is no bias.");
   check_saved(work, x, saved);
   check_gradient("bias", dbias, x.bias.view, work.compute);
-  const PairView pair("bias gradient", {dbias, x.bias.box, x.bias.global}, x.q, x.k);
+  const PairView pair("bias gradient", {dbias, x.bias.box, x.bias.global}, x.q, x.k,
+                      options.sample_dims);
   if (dry_run()) return;
   if (work.compute == DType::kFloat64) {
     bias_gradient<double>(work, saved, pair);

@@ -16,6 +16,9 @@ Dims domain_of(const Dims& all, int first, int count) {
   return part;
 }
 
+/// Attended dimensions of a view [samples..., domain..., heads, channels].
+int domain_dims(const View& view, int sample_dims) { return view.dims() - sample_dims - 2; }
+
 void check_piece(const char* what, const Piece& piece, int least_dims) {
   if (on_cuda(piece.view)) {
     throw DeviceError(
@@ -24,17 +27,16 @@ void check_piece(const char* what, const Piece& piece, int least_dims) {
   if (piece.view.dims() < least_dims || piece.global.size() != piece.view.dims() ||
       !(piece.box.shape() == piece.view.shape)) {
     throw ShapeError(str("attention: ", what, " ", piece.view.shape, " in the box ", piece.box,
-                         " are no piece [N, domain..., heads, channels]."));
+                         " are no piece [samples..., domain..., heads, channels]."));
   }
 }
 
-Spots positions_of(const Piece& piece) {
-  const int dims = piece.view.dims() - 3;
-  const Dims global = domain_of(piece.global, 1, dims);
-  const Strides strides = row_major(global);
+/// Global row-major positions along `count` dimensions of a piece.
+Spots positions_of(const Piece& piece, int first, int count) {
+  const Strides strides = row_major(domain_of(piece.global, first, count));
   std::int64_t origin = 0;
-  for (int d = 0; d < dims; ++d) origin += piece.box.lo[d + 1] * strides[d];
-  return Spots(domain_of(piece.view.shape, 1, dims), strides, origin);
+  for (int d = 0; d < count; ++d) origin += piece.box.lo[first + d] * strides[d];
+  return Spots(domain_of(piece.view.shape, first, count), strides, origin);
 }
 
 }  // namespace
@@ -60,23 +62,28 @@ Spots::Spots(const Dims& sizes, const Dims& strides, std::int64_t origin) : orig
   }
 }
 
-TokenRows::TokenRows(const View& view, bool channels) : view_(view) {
-  const int dims = view.dims() - (channels ? 3 : 2);
-  tokens_ = Spots(domain_of(view.shape, 1, dims), domain_of(view.strides, 1, dims));
-  sample_ = view.strides[0];
-  head_ = view.strides[dims + 1];
+TokenRows::TokenRows(const View& view, int sample_dims, bool channels) : view_(view) {
+  const int heads = view.dims() - (channels ? 2 : 1);
+  const auto spots = [&](int first, int end) {
+    return Spots(domain_of(view.shape, first, end - first),
+                 domain_of(view.strides, first, end - first));
+  };
+  samples_ = spots(0, sample_dims);
+  tokens_ = spots(sample_dims, heads);
+  head_ = view.strides[heads];
   if (channels) {
-    step_ = view.strides[dims + 2];
-    width_ = view.shape[dims + 2];
+    step_ = view.strides.back();
+    width_ = view.shape.back();
     if (width_ == 1) step_ = 1;
   }
 }
 
-PairView::PairView(const char* what, const Piece& pair, const Piece& q, const Piece& k) {
-  const int q_dims = q.view.dims() - 3;
-  const int k_dims = k.view.dims() - 3;
+PairView::PairView(
+    const char* what, const Piece& pair, const Piece& q, const Piece& k, int sample_dims) {
+  const int q_dims = domain_dims(q.view, sample_dims);
+  const int k_dims = domain_dims(k.view, sample_dims);
   check_piece(what, pair, 2);
-  bool fits = pair.view.dims() == 2 + q_dims + k_dims;
+  bool fits = pair.view.dims() == sample_dims + 1 + q_dims + k_dims;
   // The stride along dimension d, whose coordinates are those of `side`.
   Dims strides;
   std::int64_t origin = 0;
@@ -91,54 +98,65 @@ PairView::PairView(const char* what, const Piece& pair, const Piece& q, const Pi
       origin += (side.box.lo[side_d] - pair.box.lo[d]) * pair.view.strides[d];
     }
   };
-  take(0, q, 0);
-  take(1, q, q_dims + 1);
-  for (int d = 0; d < q_dims; ++d) take(2 + d, q, 1 + d);
-  for (int d = 0; d < k_dims; ++d) take(2 + q_dims + d, k, 1 + d);
+  const int q_first = sample_dims + 1;
+  const int k_first = q_first + q_dims;
+  for (int d = 0; d < sample_dims; ++d) take(d, q, d);
+  take(sample_dims, q, sample_dims + q_dims);
+  for (int d = 0; d < q_dims; ++d) take(q_first + d, q, sample_dims + d);
+  for (int d = 0; d < k_dims; ++d) take(k_first + d, k, sample_dims + d);
   if (!fits) {
     throw ShapeError(str("attention: the ", what, " ", pair.global, " (part ", pair.box,
-                         ") is not [N|1, H|1, query domain|1..., key domain|1...] of queries ",
+                         ") is not [samples|1..., H|1, query domain|1..., key domain|1...] of "
+                         "queries ",
                          q.global, " and keys ", k.global, "."));
   }
   view = pair.view;
-  sample = strides[0];
-  head = strides[1];
-  rows = Spots(domain_of(q.view.shape, 1, q_dims), domain_of(strides, 2, q_dims), origin);
-  columns = Spots(domain_of(k.view.shape, 1, k_dims), domain_of(strides, 2 + q_dims, k_dims));
+  head = strides[sample_dims];
+  samples = Spots(domain_of(q.view.shape, 0, sample_dims), domain_of(strides, 0, sample_dims));
+  rows = Spots(domain_of(q.view.shape, sample_dims, q_dims), domain_of(strides, q_first, q_dims),
+               origin);
+  columns =
+      Spots(domain_of(k.view.shape, sample_dims, k_dims), domain_of(strides, k_first, k_dims));
+  for (int d = 0; d < sample_dims; ++d) shared_samples |= strides[d] == 0 && q.global[d] > 1;
   same_row = true;
   for (int d = 0; d < q_dims; ++d) {
-    shared_rows |= strides[2 + d] == 0 && q.global[1 + d] > 1;
-    same_row &= strides[2 + d] == 0 || q.global[1 + d] == 1;
+    const bool one = q.global[sample_dims + d] == 1;
+    shared_rows |= strides[q_first + d] == 0 && !one;
+    same_row &= strides[q_first + d] == 0 || one;
   }
 }
 
 AttentionWork::AttentionWork(const AttentionOperands& x, const AttentionOptions& o) : options(o) {
-  check_piece("queries", x.q, 4);
-  check_piece("keys", x.k, 4);
-  check_piece("values", x.v, 4);
-  const int nq = x.q.view.dims() - 3;
-  const int nk = x.k.view.dims() - 3;
-  bool fits = x.v.view.dims() == x.k.view.dims() && x.q.box[0] == x.k.box[0];
-  for (int d = 0; fits && d < nk + 2; ++d) fits = x.k.box[d] == x.v.box[d];
-  samples = x.q.view.shape[0];
-  heads = x.q.view.shape[nq + 1];
-  key_heads = x.k.view.shape[nk + 1];
-  depth = x.q.view.shape[nq + 2];
+  const int ns = options.sample_dims;
+  if (ns < 1) throw UsageError(str("attention: sample_dims ", ns, " is not at least 1."));
+  check_piece("queries", x.q, ns + 3);
+  check_piece("keys", x.k, ns + 3);
+  check_piece("values", x.v, ns + 3);
+  const int nq = domain_dims(x.q.view, ns);
+  const int nk = domain_dims(x.k.view, ns);
+  bool fits = x.v.view.dims() == x.k.view.dims();
+  for (int d = 0; fits && d < ns; ++d)
+    fits = x.q.box[d] == x.k.box[d] && x.q.global[d] == x.k.global[d];
+  for (int d = 0; fits && d < ns + nk + 1; ++d) fits = x.k.box[d] == x.v.box[d];
+  heads = x.q.view.shape[ns + nq];
+  key_heads = x.k.view.shape[ns + nk];
+  depth = x.q.view.shape.back();
   width = x.v.view.shape.back();
-  head_range = x.q.box[nq + 1];
-  key_head_range = x.k.box[nk + 1];
-  all_heads = x.q.global[nq + 1];
-  const std::int64_t all_key_heads = x.k.global[nk + 1];
+  head_range = x.q.box[ns + nq];
+  key_head_range = x.k.box[ns + nk];
+  all_heads = x.q.global[ns + nq];
+  const std::int64_t all_key_heads = x.k.global[ns + nk];
   group = all_key_heads > 0 ? all_heads / all_key_heads : 1;
   fits = fits && x.k.view.shape.back() == depth && group * all_key_heads == all_heads;
   if (fits && heads > 0) {
     fits = key_head_range.contains({head_range.lo / group, (head_range.hi - 1) / group + 1});
   }
   if (!fits) {
-    throw ShapeError(str("attention: queries ", x.q.box, " of ", x.q.global, ", keys ", x.k.box,
-                         " of ", x.k.global, " and values ", x.v.box, " of ", x.v.global,
-                         " do not belong together (one batch, equal keys and values, heads of the "
-                         "queries a multiple of those of the keys)."));
+    throw ShapeError(
+        str("attention: queries ", x.q.box, " of ", x.q.global, ", keys ", x.k.box, " of ",
+            x.k.global, " and values ", x.v.box, " of ", x.v.global,
+            " do not belong together (equal samples, equal keys and values, heads of the "
+            "queries a multiple of those of the keys)."));
   }
   if (x.q.view.dtype != x.k.view.dtype || x.q.view.dtype != x.v.view.dtype ||
       !is_floating(x.q.view.dtype)) {
@@ -149,23 +167,24 @@ AttentionWork::AttentionWork(const AttentionOperands& x, const AttentionOptions&
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     throw UsageError(str("attention: dropout ", options.dropout, " is not in [0, 1)."));
   compute = x.q.view.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  sample_range = x.q.box[0];
-  queries = domain_of(x.q.view.shape, 1, nq).product();
-  keys = domain_of(x.k.view.shape, 1, nk).product();
-  all_queries = domain_of(x.q.global, 1, nq).product();
-  all_keys = domain_of(x.k.global, 1, nk).product();
-  q = TokenRows(x.q.view, true);
-  k = TokenRows(x.k.view, true);
-  v = TokenRows(x.v.view, true);
-  query_at = positions_of(x.q);
-  key_at = positions_of(x.k);
+  samples = domain_of(x.q.view.shape, 0, ns).product();
+  queries = domain_of(x.q.view.shape, ns, nq).product();
+  keys = domain_of(x.k.view.shape, ns, nk).product();
+  all_queries = domain_of(x.q.global, ns, nq).product();
+  all_keys = domain_of(x.k.global, ns, nk).product();
+  q = TokenRows(x.q.view, ns, true);
+  k = TokenRows(x.k.view, ns, true);
+  v = TokenRows(x.v.view, ns, true);
+  sample_at = positions_of(x.q, 0, ns);
+  query_at = positions_of(x.q, ns, nq);
+  key_at = positions_of(x.k, ns, nk);
   if (x.mask.view.data != nullptr) {
-    mask = PairView("mask", x.mask, x.q, x.k);
+    mask = PairView("mask", x.mask, x.q, x.k, ns);
     if (mask.view.dtype != DType::kBool)
       throw DTypeError(str("attention: the mask is ", name(mask.view.dtype), ", not bool."));
   }
   if (x.bias.view.data != nullptr) {
-    bias = PairView("bias", x.bias, x.q, x.k);
+    bias = PairView("bias", x.bias, x.q, x.k, ns);
     if (!is_floating(bias.view.dtype))
       throw DTypeError(str("attention: the bias is ", name(bias.view.dtype), ", not floating."));
   }
@@ -406,8 +425,7 @@ void drop_tile(const AttentionWork& work,
   const PhiloxKey key = work.options.key;
   const std::uint64_t threshold = drop_threshold(work.options.dropout);
   const T factor = static_cast<T>(1.0 / (1.0 - work.options.dropout));
-  const std::int64_t sample_head =
-      (n + work.sample_range.lo) * work.all_heads + h + work.head_range.lo;
+  const std::int64_t sample_head = work.sample_at[n] * work.all_heads + h + work.head_range.lo;
   const std::int64_t start = chunk.first + panel * chunk.panel;
   const std::int64_t count = std::min(chunk.panel, chunk.count - panel * chunk.panel);
   std::uint32_t words[4][kBlocks];

@@ -42,15 +42,15 @@ class Spots {
   std::vector<std::int64_t> table_;
 };
 
-/// A view [N, domain..., heads(, channels)] as rows addressed by sample, token and head.
+/// A view [samples..., domain..., heads(, channels)] as rows addressed by sample, token and head.
 class TokenRows {
  public:
   TokenRows() = default;
-  TokenRows(const View& view, bool channels);
+  TokenRows(const View& view, int sample_dims, bool channels);
 
   bool defined() const { return view_.data != nullptr; }
   std::int64_t at(std::int64_t n, std::int64_t token, std::int64_t head) const {
-    return n * sample_ + tokens_[token] + head * head_;
+    return samples_[n] + tokens_[token] + head * head_;
   }
   template <class T>
   void load(std::int64_t n, std::int64_t token, std::int64_t head, T* row) const {
@@ -95,8 +95,7 @@ class TokenRows {
   }
 
   View view_;
-  Spots tokens_;
-  std::int64_t sample_ = 0;
+  Spots samples_, tokens_;
   std::int64_t head_ = 0;
   std::int64_t step_ = 1;
   std::int64_t width_ = 1;
@@ -106,18 +105,19 @@ class TokenRows {
 class PairView {
  public:
   PairView() = default;
-  PairView(const char* what, const Piece& pair, const Piece& q, const Piece& k);
+  PairView(const char* what, const Piece& pair, const Piece& q, const Piece& k, int sample_dims);
 
   bool defined() const { return view.data != nullptr; }
-  std::int64_t sample_head(std::int64_t n, std::int64_t h) const { return n * sample + h * head; }
+  std::int64_t sample_head(std::int64_t n, std::int64_t h) const { return samples[n] + h * head; }
 
   View view;
-  std::int64_t sample = 0;
+  Spots samples;
   std::int64_t head = 0;
   Spots rows;
   Spots columns;
-  bool shared_rows = false;  ///< some query dimension has size 1
-  bool same_row = false;     ///< all have
+  bool shared_samples = false;  ///< some sample dimension has size 1
+  bool shared_rows = false;     ///< some query dimension has size 1
+  bool same_row = false;        ///< all have
 };
 
 /// The problem of one call.
@@ -128,12 +128,12 @@ struct AttentionWork {
   AttentionOptions options;
   DType compute;
   std::int64_t samples, queries, keys, heads, key_heads;
-  std::int64_t depth, width;                          ///< D, D_v
-  std::int64_t group;                                 ///< query heads per key head
-  Interval sample_range, head_range, key_head_range;  ///< global
-  std::int64_t all_heads, all_queries, all_keys;      ///< global
+  std::int64_t depth, width;                      ///< D, D_v
+  std::int64_t group;                             ///< query heads per key head
+  Interval head_range, key_head_range;            ///< global
+  std::int64_t all_heads, all_queries, all_keys;  ///< global
   TokenRows q, k, v;
-  Spots query_at, key_at;  ///< global positions
+  Spots sample_at, query_at, key_at;  ///< global positions
   PairView mask, bias;
 
   /// Local key head of a local query head.
