@@ -5,7 +5,6 @@
 #include <sstream>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/suggest.hpp>
-#include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/runtime.hpp>
 
 #include "commands.hpp"
@@ -89,8 +88,7 @@ int run(int argc, char** argv) {
   }
   const int code = chosen();
   check_output();
-  // Under the watchdog, which the end of the program is not: no command leaves work to one rank.
-  parallel::barrier(parallel::Group::world(), {.op = "end of the command"}).wait();
+  Runtime::finish();  // no command leaves work to one process
   return code;
 }
 

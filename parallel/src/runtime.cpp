@@ -20,6 +20,7 @@ namespace tessera {
 namespace {
 
 bool exists = false;
+bool finished = false;
 std::terminate_handler previous_terminate = nullptr;
 
 // Makes the exception that is being handled this process's failure, unless it only repeats
@@ -104,8 +105,8 @@ Runtime::~Runtime() {
       parallel::end_failed_job();
     }
     try {
-      // No watchdog: whoever is done early may wait for the others' work.
-      parallel::set_comm_timeout(0);
+      // Whoever is done early may wait for the others' work.
+      if (!finished) parallel::set_comm_timeout(0);
       parallel::finish_flights();
       parallel::barrier(parallel::Group::world(), {.op = "end of the program"}).wait();
     } catch (...) {
@@ -119,6 +120,11 @@ Runtime::~Runtime() {
   parallel::mpi::stop();
   parallel::witness::stop();
   set_process({});
+}
+
+void Runtime::finish() {
+  parallel::barrier(parallel::Group::world(), {.op = "end of the work"}).wait();
+  finished = true;
 }
 
 std::string Runtime::mpi_version() { return exists ? parallel::mpi::version() : ""; }

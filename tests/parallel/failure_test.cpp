@@ -246,6 +246,18 @@ TEST_CASE("the end of the program has no watchdog") {
   CHECK(job.code == 0);
 }
 
+TEST_CASE("job: one stops at the end", "[.]") {
+  Runtime::finish();
+  if (process().rank == 0) ::raise(SIGSTOP);
+}
+
+TEST_CASE("the end of a program that has finished its work has a watchdog") {
+  const Outcome job = run_job(2, "one stops at the end", "TESSERA_TIMEOUT=1");
+  INFO(job.text);
+  CHECK(job.code == kFailureExitCode);
+  CHECK(job.says("not arrived: process 0\n"));
+}
+
 TEST_CASE("job: wrong length", "[.]") {
   std::exit(Runtime::guard([] {
     std::vector<char> x(100);

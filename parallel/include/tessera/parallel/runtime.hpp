@@ -19,7 +19,7 @@ struct RuntimeOptions {
 /// program; one process without mpiexec is a job of one. Programs that never make one are a job of
 /// one process too.
 ///
-/// The destructor waits for the other processes. When the job has failed, or an exception is on its
+/// The destructor waits for the other processes (without a limit, unless all called finish()). When the job has failed, or an exception is on its
 /// way through, it ends the job with one report and the error's exit code (parallel/failure.hpp)
 /// instead. An exception that leaves main() does the same. A process that is killed is reported by
 /// a witness, a process beside it that sleeps otherwise (launchers of the Hydra kind only, such as
@@ -58,6 +58,10 @@ class Runtime {
       fail_with_current_exception();
     }
   }
+
+  /// For programs that leave no work to single processes at their end: waits for the others, and
+  /// puts what is left, the end of the program, under the watchdog. Every process must call.
+  static void finish();
 
   /// Version of the MPI library; empty when this process runs without MPI.
   static std::string mpi_version();
