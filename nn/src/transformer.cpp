@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/transformer.hpp>
+
+namespace tessera::nn {
+namespace {
+
+MlpOptions complete(MlpOptions o) {
+  if (o.hidden == 0) o.hidden = 4 * o.channels;
+  if (o.out == 0) o.out = o.channels;
+  return o;
+}
+
+MlpOptions of_width(MlpOptions o, std::int64_t channels) {
+  o.channels = channels;
+  return o;
+}
+
+RowNormOptions norm_options(const TransformerBlockOptions& o) {
+  return {.channels = o.attention.channels, .eps = o.eps, .affine = o.condition_channels == 0};
+}
+
+constexpr int kModulations = 6;
+
+}  // namespace
+
+Mlp::Mlp(const MlpOptions& options, const Mesh& mesh, DType dtype)
+    : fc1({.in = options.channels, .out = complete(options).hidden}, mesh, dtype),
+      fc2({.in = complete(options).hidden, .out = complete(options).out}, mesh, dtype),
+      activation_(options.activation),
+      dropout_(options.dropout) {
+  if (options.gated)
+    gate.emplace(LinearOptions{.in = options.channels, .out = complete(options).hidden}, mesh,
+                 dtype);
+}
+
+void Mlp::fields(Fields& f) {
+  f("fc1", fc1);
+  f("gate", gate);
+  f("dropout", dropout_);
+  f("fc2", fc2);
+}
+
+Tensor Mlp::forward(const Tensor& x) const {
+  const Tensor h =
+      gate ? activate((*gate)(x), activation_) * fc1(x) : activate(fc1(x), activation_);
+  return fc2(dropout_(h));
+}
+
+std::string Mlp::describe() const {
+  return fmt::format("Mlp {}{}", name(activation_), gate ? ", gated" : "");
+}
+
+Modulation::Modulation(std::int64_t condition_channels,
+                       std::int64_t channels,
+                       int count,
+                       const Mesh& mesh,
+                       DType dtype)
+    : linear({.in = condition_channels,
+              .out = count * channels,
+              .weight_init = init::zeros(),
+              .bias_init = init::zeros()},
+             mesh,
+             dtype),
+      count_(count) {}
+
+void Modulation::fields(Fields& f) { f("linear", linear); }
+
+std::vector<Tensor> Modulation::operator()(const Tensor& condition, int dims) const {
+  const LayerScope scope(scope_name());
+  const Tensor all = linear(condition);
+  Shape shape = {all.size(0)};
+  for (int d = 0; d < dims; ++d) shape.push_back(1);
+  shape.push_back(all.size(-1));
+  return split(reshape(all, shape), Dims::filled(count_, all.size(-1) / count_), -1);
+}
+
+TransformerBlock::TransformerBlock(const TransformerBlockOptions& options,
+                                   const Mesh& mesh,
+                                   DType dtype)
+    : norm1(norm_options(options), mesh, dtype),
+      attn(options.attention, mesh, dtype),
+      norm2(norm_options(options), mesh, dtype),
+      mlp(of_width(options.mlp, options.attention.channels), mesh, dtype),
+      dropout_(options.dropout) {
+  if (options.condition_channels > 0)
+    modulation.emplace(options.condition_channels, options.attention.channels, kModulations, mesh,
+                       dtype);
+}
+
+void TransformerBlock::fields(Fields& f) {
+  f("norm1", norm1);
+  f("attn", attn);
+  f("norm2", norm2);
+  f("mlp", mlp);
+  f("modulation", modulation);
+  f("dropout", dropout_);
+}
+
+Tensor TransformerBlock::forward(const Tensor& x) const {
+  if (modulation) {
+    throw UsageError(
+        "transformer: a block with adaptive norms was called without a condition. Give it as "
+        "second argument.");
+  }
+  const Tensor y = x + dropout_(attn(norm1(x)));
+  return y + dropout_(mlp(norm2(y)));
+}
+
+Tensor TransformerBlock::forward(const Tensor& x, const Tensor& condition) const {
+  if (!modulation) return forward(x);
+  const LayerScope scope(scope_name());
+  const std::vector<Tensor> m = (*modulation)(condition, x.dims() - 2);
+  const auto adapted = [](const Tensor& h, const Tensor& scale, const Tensor& shift) {
+    return h * (scale + 1.0) + shift;
+  };
+  const Tensor y = x + dropout_(attn(adapted(norm1(x), m[0], m[1]))) * m[2];
+  return y + dropout_(mlp(adapted(norm2(y), m[3], m[4]))) * m[5];
+}
+
+}  // namespace tessera::nn
