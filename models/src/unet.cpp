@@ -12,6 +12,10 @@ using Down = UNetOptions::Down;
 using Up = UNetOptions::Up;
 using InputSkip = UNetOptions::InputSkip;
 
+FieldOutput output_of(const UNetOptions& o) {
+  return {.upscale = o.upscale, .input_skip = o.input_skip, .conserve_means = o.conserve_means};
+}
+
 const UNetOptions& checked(const UNetOptions& o) {
   if (o.dims < 1 || o.dims > 3) {
     throw UsageError(str("unet: ", o.dims, " domain dimensions. Choose 1, 2 or 3."));
@@ -24,13 +28,7 @@ const UNetOptions& checked(const UNetOptions& o) {
     throw UsageError(str("unet: blocks ", o.blocks, ", upscale ", o.upscale, ", kernel ", o.kernel,
                          " (all must be at least 1, the kernel odd). Use for example 1, 1 and 3."));
   }
-  const bool adds_input = o.input_skip != InputSkip::kNone || o.conserve_means;
-  if (adds_input && o.in_channels < o.out_channels) {
-    throw UsageError(str("unet: ", o.in_channels, " input channels cannot be added to ",
-                         o.out_channels,
-                         " output channels. Leave out input_skip and conserve_means, or give at "
-                         "least as many input channels."));
-  }
+  check_field_output("unet", output_of(o), o.in_channels, o.out_channels);
   return o;
 }
 
@@ -72,35 +70,6 @@ nn::Conv head_conv(const UNetOptions& o, const Mesh& mesh, DType dtype) {
                    .weight_init = init,
                    .bias_init = init},
                   mesh, dtype);
-}
-
-InterpolateMode mode_of(InputSkip skip) {
-  switch (skip) {
-    case InputSkip::kLinear:
-      return InterpolateMode::kLinear;
-    case InputSkip::kCubic:
-      return InterpolateMode::kCubic;
-    case InputSkip::kNearest:
-    case InputSkip::kNone:
-      break;
-  }
-  return InterpolateMode::kNearest;
-}
-
-/// Weights [1, 3..., 1] of "the point minus the mean over 3^dims points".
-Tensor detail_filter(const UNetOptions& o, const Mesh& mesh, DType dtype) {
-  Shape shape = {1};
-  for (int d = 0; d < o.dims; ++d) shape.push_back(3);
-  shape.push_back(1);
-  const double share = 1.0 / static_cast<double>(shape.product());
-  return Tensor::from_function(
-      Layout::replicated(mesh, shape),
-      [&](const Index& i) {
-        bool centre = true;
-        for (int d = 1; d <= o.dims; ++d) centre = centre && i[d] == 1;
-        return (centre ? 1.0 : 0.0) - share;
-      },
-      dtype);
 }
 
 Dims domain_of(const Tensor& x) {
@@ -229,7 +198,7 @@ UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
   for (std::size_t l = options.multipliers.size() - 1; l > 0; --l) {
     up_.emplace_back(channels(options, l), channels(options, l - 1), options, mesh, dtype);
   }
-  if (options.detail_scale > 0.0) detail_filter_ = detail_filter(options, mesh, dtype);
+  if (options.detail_scale > 0.0) detail_filter_ = detail_filter(options.dims, mesh, dtype);
   nn::initialize(*this, options.seed);
 }
 
@@ -238,18 +207,6 @@ void UNet::set_edges(const std::vector<EdgeRule>& edges) {
     if (auto* const layer = dynamic_cast<nn::Conv*>(module)) layer->set_edges(edges);
   }
   options_.edges = edges;
-}
-
-Tensor UNet::with_details(const Tensor& x) const {
-  const Dims one = Dims::filled(options_.dims, 1);
-  std::vector<Tensor> channels;
-  for (std::int64_t c = 0; c < options_.in_channels; ++c) {
-    const Tensor channel = options_.in_channels == 1 ? x : slice(x, -1, c, c + 1);
-    channels.push_back(conv(channel, detail_filter_, {}, {.pad_lo = one, .edges = options_.edges}) /
-                       options_.detail_scale);
-  }
-  channels.push_back(x);
-  return concat(channels, -1);
 }
 
 void UNet::fields(nn::Fields& f) {
@@ -270,7 +227,8 @@ Tensor UNet::forward(const Tensor& x) const {
                          "the options."));
   }
   std::vector<Tensor> skips;
-  Tensor y = stem_(o.detail_scale > 0.0 ? with_details(x) : x);
+  Tensor y =
+      stem_(o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
   for (const ResidualBlock& block : blocks_) y = block(y);
   for (const Descent& descent : down_) {
     skips.push_back(y);
@@ -284,17 +242,7 @@ Tensor UNet::forward(const Tensor& x) const {
   if (o.upscale > 1) y = pixel_shuffle(y, o.upscale);
   if (o.detail_scale > 0.0) y = y * o.detail_scale;
 
-  if (o.input_skip == InputSkip::kNone && !o.conserve_means) return y;
-  const Tensor base = o.in_channels == o.out_channels ? x : slice(x, -1, 0, o.out_channels);
-  if (o.input_skip != InputSkip::kNone) {
-    y = y + nn::upsample(base, o.upscale, mode_of(o.input_skip), o.edges);
-  }
-  if (o.conserve_means) {
-    const Tensor means =
-        o.upscale == 1 ? y : avg_pool(y, {.kernel = Dims::filled(o.dims, o.upscale)});
-    y = y + nn::upsample(base - means, o.upscale, InterpolateMode::kNearest);
-  }
-  return y;
+  return finish_field(std::move(y), x, output_of(o), o.edges);
 }
 
 std::string UNet::describe() const {

@@ -13,9 +13,11 @@
 #include <tessera/autograd/ops/pool.hpp>
 #include <tessera/autograd/ops/random.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/rotary.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/solvers.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/models/vit.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/layers.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/nn/layers.hpp>
+#include <tessera/models/fields.hpp>
 
 namespace tessera::models {
 
@@ -8,7 +8,7 @@ namespace tessera::models {
 struct UNetOptions {
   enum class Down : std::uint8_t { kConv, kMaxPool, kAvgPool };
   enum class Up : std::uint8_t { kTransposed, kLinear, kNearest };
-  enum class InputSkip : std::uint8_t { kNone, kNearest, kLinear, kCubic };
+  using InputSkip = models::InputSkip;
 
   int dims = 2;  ///< domain dimensions, 1 to 3
   std::int64_t in_channels = 1;
@@ -110,8 +110,6 @@ class UNet : public nn::Layer {
     std::optional<nn::Conv> conv;
     std::vector<ResidualBlock> blocks;
   };
-
-  Tensor with_details(const Tensor& x) const;
 
   UNetOptions options_;
   Tensor detail_filter_;  // of a convolution: x minus its mean

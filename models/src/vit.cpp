@@ -1,0 +1,180 @@
+#include <fmt/format.h>
+
+#include <numeric>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/models/vit.hpp>
+
+namespace tessera::models {
+namespace {
+
+using Positions = ViTOptions::Positions;
+
+FieldOutput output_of(const ViTOptions& o) {
+  return {.upscale = o.upscale, .input_skip = o.input_skip, .conserve_means = o.conserve_means};
+}
+
+const ViTOptions& checked(const ViTOptions& o) {
+  if (o.dims < 1 || o.dims > 3)
+    throw UsageError(str("vit: ", o.dims, " domain dimensions. Choose 1, 2 or 3."));
+  if (o.depth < 1 || o.mlp_ratio < 1 || o.classes < 0) {
+    throw UsageError(str("vit: depth ", o.depth, ", mlp_ratio ", o.mlp_ratio, ", classes ",
+                         o.classes, " (at least 1, 1 and 0). Use for example 12, 4 and 0."));
+  }
+  if (o.classes > 0 && (o.upscale != 1 || o.input_skip != InputSkip::kNone || o.conserve_means)) {
+    throw UsageError(
+        "vit: upscale, input_skip and conserve_means are for fields (classes are asked for). Leave "
+        "them out, or set classes = 0.");
+  }
+  if (o.positions == Positions::kLearned && o.grid.size() != o.dims) {
+    throw UsageError(str("vit: a grid ", o.grid, " of learned positions for ", o.dims,
+                         " domain dimensions. Set .grid to the tokens per dimension in training."));
+  }
+  check_field_output("vit", output_of(o), o.in_channels, o.out_channels);
+  return o;
+}
+
+RotaryOptions waves_of(const ViTOptions& o) {
+  return {.base = o.wave_base, .circular = nn::circular_flags(o.edges)};
+}
+
+std::unique_ptr<nn::Layer> make_positions(const ViTOptions& o, const Mesh& mesh, DType dtype) {
+  if (o.positions == Positions::kLearned) {
+    return std::make_unique<nn::LearnedPositions>(
+        nn::LearnedPositionsOptions{.grid = o.grid, .channels = o.channels}, mesh, dtype);
+  }
+  if (o.positions == Positions::kSinusoidal)
+    return std::make_unique<nn::SinusoidalPositions>(waves_of(o));
+  return nullptr;
+}
+
+nn::TransformerBlockOptions block_of(const ViTOptions& o) {
+  nn::TransformerBlockOptions block;
+  block.attention = {.channels = o.channels,
+                     .heads = o.heads,
+                     .key_heads = o.key_heads,
+                     .qk_norm = o.qk_norm,
+                     .dropout = o.attention_dropout};
+  if (o.positions == Positions::kRotary) block.attention.rotary = waves_of(o);
+  block.mlp = {.hidden = o.mlp_ratio * o.channels,
+               .activation = o.gated_mlp ? Activation::kSilu : Activation::kGelu,
+               .gated = o.gated_mlp,
+               .dropout = o.dropout};
+  block.dropout = o.dropout;
+  block.eps = o.norm_eps;
+  return block;
+}
+
+nn::PatchOptions head_of(const ViTOptions& o) {
+  // Zero weights where the output is a correction: training starts from the interpolation.
+  const bool correction = o.input_skip != InputSkip::kNone || o.zero_head;
+  const nn::Init init = correction ? nn::init::zeros() : nn::Init{};
+  nn::PatchOptions head{.dims = o.dims,
+                        .in = o.channels,
+                        .out = o.out_channels,
+                        .patch = o.patch,
+                        .weight_init = init,
+                        .bias_init = init};
+  for (std::int64_t& p : head.patch) p *= o.upscale;
+  return head;
+}
+
+}  // namespace
+
+ViTOptions ViTOptions::preset(std::string_view size) {
+  struct Preset {
+    const char* name;
+    const char* letter;
+    std::int64_t channels;
+    int depth;
+    std::int64_t heads;
+  };
+  static constexpr Preset kPresets[] = {{"small", "S", 384, 12, 6},
+                                        {"base", "B", 768, 12, 12},
+                                        {"large", "L", 1024, 24, 16},
+                                        {"huge", "H", 1280, 32, 16}};
+  for (const Preset& p : kPresets) {
+    if (size != p.name && size != p.letter) continue;
+    ViTOptions options;
+    options.channels = p.channels;
+    options.depth = p.depth;
+    options.heads = p.heads;
+    return options;
+  }
+  throw UsageError(str("vit: size \"", size, "\" is unknown. Use small, base, large or huge."));
+}
+
+ViT::ViT(const ViTOptions& options, const Mesh& mesh, DType dtype)
+    : options_(checked(options)),
+      patch_embed_({.dims = options.dims,
+                    .in = options.in_channels * (options.detail_scale > 0.0 ? 2 : 1),
+                    .out = options.channels,
+                    .patch = options.patch},
+                   mesh,
+                   dtype),
+      positions_(make_positions(options, mesh, dtype)),
+      norm_({.channels = options.channels, .eps = options.norm_eps}, mesh, dtype) {
+  for (int b = 0; b < options.depth; ++b) blocks_.emplace_back(block_of(options), mesh, dtype);
+  if (options.classes > 0) {
+    class_head_.emplace(nn::LinearOptions{.in = options.channels, .out = options.classes}, mesh,
+                        dtype);
+  } else {
+    field_head_.emplace(head_of(options), mesh, dtype);
+  }
+  if (options.detail_scale > 0.0) detail_filter_ = detail_filter(options.dims, mesh, dtype);
+  nn::initialize(*this, options.seed);
+}
+
+void ViT::fields(nn::Fields& f) {
+  f("patch_embed", patch_embed_);
+  f("positions", positions_);
+  f("blocks", blocks_);
+  f("norm", norm_);
+  f("field_head", field_head_);
+  f("class_head", class_head_);
+}
+
+Tensor ViT::forward(const Tensor& x) const {
+  const ViTOptions& o = options_;
+  if (x.dims() != o.dims + 2 || x.size(-1) != o.in_channels) {
+    throw ShapeError(str("vit: input ", x.shape(), " does not fit ", o.dims,
+                         " domain dimensions and ", o.in_channels,
+                         " channels (the order is [N, domain..., C]). Reshape the input, or change "
+                         "the options."));
+  }
+  Tensor y = patch_embed_(
+      o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
+  if (positions_) y = (*positions_)(y);
+  for (const nn::TransformerBlock& block : blocks_) y = block(y);
+  if (class_head_) {
+    Dims domain;
+    for (int d = 1; d <= o.dims; ++d) domain.push_back(d);
+    return (*class_head_)(norm_(mean(y, domain)));
+  }
+  y = field_head_->forward_to(norm_(y), nn::domain_layout(x.layout(), x.size(0), 1, o.upscale));
+  if (o.detail_scale > 0.0) y = y * o.detail_scale;
+  return finish_field(std::move(y), x, output_of(o), o.edges);
+}
+
+void ViT::set_edges(const std::vector<EdgeRule>& edges) {
+  options_.edges = edges;
+  for (const auto& [path, module] : named_modules()) {
+    if (auto* const layer = dynamic_cast<nn::MultiHeadAttention*>(module)) layer->set_edges(edges);
+    if (auto* const layer = dynamic_cast<nn::SinusoidalPositions*>(module)) layer->set_edges(edges);
+  }
+}
+
+std::int64_t ViT::total_stride() const {
+  std::int64_t stride = 1;
+  for (const std::int64_t p : options_.patch) stride = std::lcm(stride, p);
+  return stride;
+}
+
+std::string ViT::describe() const {
+  const ViTOptions& o = options_;
+  return fmt::format("ViT {}-D, {} -> {}, {} blocks of {} channels, {} heads", o.dims,
+                     o.in_channels, o.classes > 0 ? o.classes : o.out_channels, o.depth, o.channels,
+                     o.heads);
+}
+
+}  // namespace tessera::models
