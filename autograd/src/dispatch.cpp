@@ -11,6 +11,7 @@
 #include "piece_of.hpp"
 #include "placement.hpp"
 #include "profile_op.hpp"
+#include "segment.hpp"
 #include "tape.hpp"
 #include "verbose.hpp"
 #include "window_call.hpp"
@@ -217,10 +218,10 @@ Outputs execute(const OpDef& op,
   return outputs;
 }
 
-Outputs run_op(const OpDef& op,
-               std::span<const Tensor> inputs,
-               const ArgsRef& args,
-               const Layout& like) {
+Outputs compute(const OpDef& op,
+                std::span<const Tensor> inputs,
+                const ArgsRef& args,
+                const Layout& like) {
   // Held: a call inside `local` or `run` may take the same place in the table.
   const Ref<Decision> decision = find_decision(op, inputs, args, like);
   Outputs outputs;
@@ -247,6 +248,31 @@ Outputs run_op(const OpDef& op,
          decision->windows ? decision->windows->widths() : std::vector<WindowWidth>{}});
   }
   if (anomaly_mode && !dry_run()) check_anomaly(op, inputs, outputs);
+  return outputs;
+}
+
+/// A call inside of a recompute() that keeps the outputs of this op.
+Outputs computed_once(const OpDef& op,
+                      std::span<const Tensor> inputs,
+                      const ArgsRef& args,
+                      const Layout& like) {
+  Outputs outputs = segment_run->kept_outputs();
+  if (outputs.size() > 0) return outputs;
+  {
+    const SegmentPause pause;
+    outputs = compute(op, inputs, args, like);
+  }
+  segment_run->keep_outputs(outputs);
+  return outputs;
+}
+
+Outputs run_op(const OpDef& op,
+               std::span<const Tensor> inputs,
+               const ArgsRef& args,
+               const Layout& like) {
+  Outputs outputs = segment_run != nullptr && segment_run->keeps(op)
+                        ? computed_once(op, inputs, args, like)
+                        : compute(op, inputs, args, like);
   record(op, inputs, args, outputs);
   return outputs;
 }

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "segment.hpp"
 #include "tape.hpp"
 
 namespace tessera {
@@ -239,6 +240,8 @@ class Walk {
               ": the graph was used before and its values are gone. Pass retain_graph to the "
               "first backward(), or compute the loss again."));
     }
+    if (node->segment && (node->op->saved_inputs | node->op->saved_outputs) != 0)
+      node->segment->fill();
     if (create_graph_ && node->op->decompose != nullptr) {
       decompose(node, context);
     } else {

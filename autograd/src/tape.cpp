@@ -1,5 +1,7 @@
 #include "tape.hpp"
 
+#include "segment.hpp"
+
 namespace tessera {
 
 namespace {
@@ -14,6 +16,10 @@ thread_local bool deleting = false;
 }  // namespace
 
 Node::Node() : number(next_number++) {}
+
+Node::~Node() {
+  if (segment) segment->entries[place].node = nullptr;
+}
 
 void Node::dispose() const {
   next_doomed_ = doomed;
@@ -57,14 +63,14 @@ Tensor require_grad(const Tensor& x) {
 bool requires_grad(const Tensor& x) { return static_cast<bool>(slot_of(x)); }
 bool is_leaf(const Tensor& x) { return !slot_of(x) || slot_of(x).node->is_leaf(); }
 
-void record(const OpDef& op,
-            std::span<const Tensor> inputs,
-            const ArgsRef& args,
-            Outputs& outputs) {
-  if (!grads_enabled || op.vjp == nullptr) return;
+Ref<Node> outline(const OpDef& op,
+                  std::span<const Tensor> inputs,
+                  const ArgsRef& args,
+                  const Outputs& outputs,
+                  const Segment* segment) {
   bool wanted = false;
   for (const Tensor& x : inputs) wanted |= x.defined() && slot_of(x);
-  if (!wanted) return;
+  if (!wanted) return {};
 
   Ref<Node> node(new Node);
   node->op = &op;
@@ -84,21 +90,49 @@ void record(const OpDef& op,
       node->leaf_linear &= slot.node->leaf_linear;
     }
     if ((op.saved_inputs >> i & 1u) == 0) continue;
-    if (input.producer && input.producer->recomputes(input.output)) {
+    input.saved.version = x.version();
+    // What a segment reads from outside it holds anyway.
+    if (input.producer && input.producer->recomputes(input.output) &&
+        input.producer->segment.get() == segment) {
       input.recomputed = node->reads_recomputed = true;
-    } else {
-      input.saved = {x, x.version()};
     }
   }
   for (int j = 0; j < outputs.size(); ++j) {
     const Tensor& y = outputs[j];
-    Node::Output& output = node->outputs.emplace_back(y.layout(), y.dtype(), SavedTensor{});
-    if (op.saved_outputs >> j & 1u) output.saved = {y.detach(), y.version()};
+    node->outputs.emplace_back(y.layout(), y.dtype(), SavedTensor{});
+  }
+  return node;
+}
+
+void save(Node& node, std::span<const Tensor> inputs, const Outputs& outputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || (node.op->saved_inputs >> i & 1u) == 0) continue;
+    if (!node.inputs[i].recomputed) node.inputs[i].saved = {inputs[i], inputs[i].version()};
   }
   for (int j = 0; j < outputs.size(); ++j) {
-    if (!(op.differentiable_outputs >> j & 1u) || !is_floating(outputs[j].dtype())) continue;
+    if (node.op->saved_outputs >> j & 1u)
+      node.outputs[static_cast<std::size_t>(j)].saved = {outputs[j].detach(), outputs[j].version()};
+  }
+}
+
+void link(const Ref<Node>& node, const Outputs& outputs) {
+  for (int j = 0; j < outputs.size(); ++j) {
+    if (!(node->op->differentiable_outputs >> j & 1u) || !is_floating(outputs[j].dtype())) continue;
     outputs[j].set_gradient_state(node, j);
   }
+}
+
+void record(const OpDef& op,
+            std::span<const Tensor> inputs,
+            const ArgsRef& args,
+            Outputs& outputs) {
+  if (!grads_enabled || op.vjp == nullptr) return;
+  if (segment_run != nullptr) [[unlikely]]
+    return segment_run->record(op, inputs, args, outputs);
+  const Ref<Node> node = outline(op, inputs, args, outputs, nullptr);
+  if (!node) return;
+  save(*node, inputs, outputs);
+  link(node, outputs);
 }
 
 }  // namespace tessera

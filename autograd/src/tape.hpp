@@ -37,6 +37,9 @@ struct SavedTensor {
   std::uint32_t version = 0;
 };
 
+class Segment;
+class SegmentRun;
+
 /// A recorded call of an op, or a leaf (op == nullptr).
 ///
 /// Nodes are numbered in the order of creation, which is the same on every rank; a consumer always
@@ -59,6 +62,7 @@ class Node : public GradientState, public CachedObject {
   };
 
   Node();
+  ~Node() override;
   std::uint64_t number = 0;
   const OpDef* op = nullptr;
   const char* layer = "";  // that ran it, see core/scope.hpp
@@ -71,6 +75,8 @@ class Node : public GradientState, public CachedObject {
   bool leaf_linear = false;
   bool reads_recomputed = false;  // an input is not saved but computed again
   bool released = false;          // saved values are gone after backward()
+  Ref<Segment> segment;           // null, or computes the saved values when they are needed
+  std::size_t place = 0;          // in the segment's entries
 
   // Leaves only. empty -> accumulating (`pending`) -> in flight (reducer) -> ready (`gradient`).
   Tensor pending;
@@ -106,6 +112,20 @@ inline GradSlot slot_of(const Tensor& x) {
 
 /// Records a call whose outputs are computed, if gradients are enabled and one is wanted.
 void record(const OpDef& op, std::span<const Tensor> inputs, const ArgsRef& args, Outputs& outputs);
+
+/// The run of a recompute() that works at the moment; see segment.hpp.
+inline constinit SegmentRun* segment_run = nullptr;
+
+/// The parts of record(): the node without saved values, null where no gradient is wanted; ...
+Ref<Node> outline(const OpDef& op,
+                  std::span<const Tensor> inputs,
+                  const ArgsRef& args,
+                  const Outputs& outputs,
+                  const Segment* segment);
+/// ... its saved values; ...
+void save(Node& node, std::span<const Tensor> inputs, const Outputs& outputs);
+/// ... and the outputs' places on the tape.
+void link(const Ref<Node>& node, const Outputs& outputs);
 
 /// The same value as a tensor of its own on the tape.
 Tensor recorded_alias(const Tensor& x);
