@@ -212,6 +212,7 @@ void affine(double alpha, const View& x, double beta, const View& y) {
 }
 
 void axpby(double alpha, const View& a, double beta, const View& b, const View& y) {
+  if (dry_run()) return;
   require_type("axpby", a, y.dtype);
   require_type("axpby", b, y.dtype);
   if (on_cuda(y)) return cuda::axpby(alpha, a, beta, b, y);
