@@ -238,7 +238,7 @@ Tensor UNet::forward(const Tensor& x) const {
     y = ascent(y, skips.back());
     skips.pop_back();
   }
-  y = head_(norm_ ? (*norm_)(y) : y);
+  y = cast(head_(norm_ ? (*norm_)(y) : y), x.dtype());
   if (o.upscale > 1) y = pixel_shuffle(y, o.upscale);
   if (o.detail_scale > 0.0) y = y * o.detail_scale;
 

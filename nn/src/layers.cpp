@@ -45,8 +45,8 @@ GroupNorm::GroupNorm(const GroupNormOptions& options, const Mesh& mesh, DType dt
                          " groups (each needs equally many). Choose a divisor of the channels."));
   }
   if (options.affine) {
-    weight = Parameter({options.channels}, init::ones(), mesh, dtype);
-    bias = Parameter({options.channels}, init::zeros(), mesh, dtype);
+    weight = Parameter({options.channels}, init::ones(), mesh, dtype).exact();
+    bias = Parameter({options.channels}, init::zeros(), mesh, dtype).exact();
   }
 }
 

@@ -159,7 +159,7 @@ Tensor ConvTranspose::forward_to(const Tensor& x, const Dims& size) const {
     o.output_padding[d] = missing > 0 ? missing : 0;
     if (missing < 0) o.pad_hi[d] -= missing;
   }
-  return conv_transpose(x, weight(), bias(), o);
+  return conv_transpose(computed(x), weight(), bias(), o);
 }
 
 std::string ConvTranspose::describe() const {

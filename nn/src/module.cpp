@@ -175,6 +175,10 @@ RandomContext& Module::random() const {
 }
 
 RandomKey Module::next_random_key() const {
+  return replayed([this] { return draw_key(); });
+}
+
+RandomKey Module::draw_key() const {
   const RandomContext& now = random();
   if (!(now == drawn_)) {
     drawn_ = now;
@@ -205,6 +209,86 @@ void initialize(Module& model, std::uint64_t seed) {
     p.initialize(path, {high.value(), hash_text(path)});
   };
   walk.run(model);
+}
+
+Tensor Module::in_compute_type(const Tensor& x) const {
+  return is_floating(x.dtype()) ? cast(x, *compute_) : x;
+}
+
+Tensor Layer::recomputed(const Tensor& x) const {
+  return tessera::recompute([this](const Tensor& y) { return forward(y); }, x, *recomputes());
+}
+
+namespace {
+
+[[noreturn]] void throw_no_module(const char* what, const std::string& pattern, Module& model) {
+  std::string names;
+  for (const auto& [path, module] : model.named_modules())
+    names += (names.empty() || path.empty() ? "" : ", ") + path;
+  throw UsageError(
+      str(what, ": pattern \"", pattern, "\" matches no module. The model has ", names, "."));
+}
+
+bool below(std::string_view path, std::string_view above) {
+  return above.empty() || path == above ||
+         (path.size() > above.size() && path.starts_with(above) && path[above.size()] == '.');
+}
+
+/// The parameters of a module itself, not of those below.
+class OwnParameters : public Fields {
+ public:
+  explicit OwnParameters(Module& m) { m.fields(*this); }
+  std::vector<Parameter> found;
+
+ protected:
+  void parameter(std::string_view, Parameter& p) override { found.push_back(p); }
+  void buffer(std::string_view, Tensor&) override {}
+  void child(std::string_view, Module&) override {}
+  void enter(std::string_view) override {}
+  void leave() override {}
+};
+
+}  // namespace
+
+void recompute(Module& model, const std::string& pattern, const RecomputeOptions& options) {
+  std::vector<std::pair<std::string, Module*>> outermost;
+  for (const auto& [path, module] : model.named_modules()) {
+    if (!glob_match(pattern, path)) continue;
+    if (!outermost.empty() && below(path, outermost.back().first)) continue;
+    if (!module->can_recompute()) {
+      throw UsageError(str("recompute: module ", path, " (", module->describe(),
+                           ") is not called through Layer::operator() or Module::run(), so "
+                           "nothing would be computed again. Name the layers in it."));
+    }
+    outermost.emplace_back(path, module);
+  }
+  if (outermost.empty()) throw_no_module("recompute", pattern, model);
+  const auto shared = std::make_shared<const RecomputeOptions>(options);
+  for (const auto& [path, module] : outermost) module->recompute_ = shared;
+}
+
+void compute_in(Module& model, DType dtype, const std::vector<std::string>& except) {
+  if (!is_floating(dtype)) {
+    throw DTypeError(
+        str("compute_in: element type ", name(dtype), " is not floating. Use f32, f64 or bf16."));
+  }
+  const auto modules = model.named_modules();
+  std::vector<std::string> apart;
+  for (const std::string& pattern : except) {
+    const std::size_t before = apart.size();
+    for (const auto& [path, module] : modules)
+      if (glob_match(pattern, path)) apart.push_back(path);
+    if (apart.size() == before) throw_no_module("compute_in", pattern, model);
+  }
+  for (const auto& [path, module] : modules) {
+    const std::string& at = path;
+    const bool excepted =
+        std::any_of(apart.begin(), apart.end(), [&](const std::string& a) { return below(at, a); });
+    for (Parameter& p : OwnParameters(*module).found) {
+      module->compute_ = excepted ? p.dtype() : dtype;
+      p.compute_in(*module->compute_);
+    }
+  }
 }
 
 bool glob_match(std::string_view pattern, std::string_view path) {

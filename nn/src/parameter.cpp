@@ -12,7 +12,7 @@ Parameter::Parameter(const Shape& shape, const Init& init, const Mesh& mesh, DTy
   }
   state_->rest = Layout::replicated(mesh, shape);
   state_->use = state_->rest;
-  state_->dtype = dtype;
+  state_->dtype = state_->compute = dtype;
   state_->init = init;
 }
 
@@ -20,7 +20,16 @@ Tensor Parameter::operator()() const {
   if (!defined()) return {};
   const Tensor& stored = value();
   if (grad_enabled()) state_->read = true;
-  return state_->use == state_->rest ? stored : redistribute(stored, state_->use);
+  const Tensor x = state_->compute == state_->dtype ? stored : cast_again(stored, state_->compute);
+  return state_->use == state_->rest ? x : redistribute(x, state_->use);
+}
+
+void Parameter::compute_in(DType dtype) {
+  if (!is_floating(dtype)) {
+    throw DTypeError(str("parameter: ", path(), " cannot be read as ", name(dtype),
+                         " (it is not a floating type). Use f32, f64 or bf16."));
+  }
+  if (!state_->exact) state_->compute = dtype;
 }
 
 const Tensor& Parameter::value() const {
@@ -82,7 +91,7 @@ void Parameter::to(DType dtype) {
     const NoGrad no_grad;
     set_value(cast(state_->value.detach(), dtype));
   }
-  state_->dtype = dtype;
+  state_->dtype = state_->compute = dtype;
 }
 
 }  // namespace tessera::nn

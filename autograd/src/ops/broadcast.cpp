@@ -56,4 +56,14 @@ DType common_dtype(const char* op, const Problem& problem) {
   return dtype;
 }
 
+DType norm_dtype(const char* op, const Problem& problem) {
+  const DType dtype = problem.dtypes[0];
+  if (!is_floating(dtype))
+    throw DTypeError(str(op, ": element type ", name(dtype), " is not floating. Cast it first."));
+  bool exact = dtype == DType::kBFloat16;
+  for (const std::size_t i : {1u, 2u})
+    exact &= !problem.in[i].defined() || problem.dtypes[i] == DType::kFloat32;
+  return exact ? dtype : common_dtype(op, problem);
+}
+
 }  // namespace tessera

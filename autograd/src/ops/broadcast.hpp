@@ -17,5 +17,8 @@ void partial_signature(const Problem& problem,
 
 /// Throws DTypeError unless all defined inputs have one element type; returns it.
 DType common_dtype(const char* op, const Problem& problem);
+/// The type of x beside a scale and a shift (inputs 1 and 2) of the same type, or of fp32 where x
+/// is bf16; throws DTypeError.
+DType norm_dtype(const char* op, const Problem& problem);
 
 }  // namespace tessera

@@ -34,9 +34,7 @@ void infer_layer_norm(const Problem& problem, std::vector<OutputMeta>& out) {
   const Shape& x = problem.shape(0);
   if (x.empty() || x.back() == 0)
     throw ShapeError(str(op, ": input ", x, " has no channels [..., C]. Reshape it."));
-  const DType dtype = common_dtype(op, problem);
-  if (!is_floating(dtype))
-    throw DTypeError(str(op, ": element type ", name(dtype), " is not floating. Cast it first."));
+  const DType dtype = norm_dtype(op, problem);
   for (const int i : {1, 2}) {
     if (problem.in[static_cast<std::size_t>(i)].defined() &&
         !(problem.shape(i) == Shape{x.back()})) {
@@ -97,8 +95,8 @@ std::vector<Tensor> layer_norm_decompose(const VjpContext& context) {
   const Tensor centred = context.as<LayerNormArgs>().centred != 0 ? x - mean(x, {-1}, true) : x;
   Tensor y = centred *
              rsqrt(mean(square(centred), {-1}, true) + context.dynamic_as<LayerNormScalars>().eps);
-  if (context.input_layout(1).defined()) y = y * context.input(1);
-  if (context.input_layout(2).defined()) y = y + context.input(2);
+  if (context.input_layout(1).defined()) y = y * cast(context.input(1), y.dtype());
+  if (context.input_layout(2).defined()) y = y + cast(context.input(2), y.dtype());
   return {y};
 }
 

@@ -4,6 +4,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/shape.hpp>
 
 namespace tessera {
 
@@ -20,6 +21,11 @@ void check(const char* op, const Tensor& prediction, const Tensor& target, const
     throw ShapeError(str(op, ": the tensors ", target.shape(), " are empty. Nothing has no mean."));
 }
 
+/// bf16 is for activations: losses are taken in fp32 at least.
+Tensor widened(const Tensor& x) {
+  return x.defined() && x.dtype() == DType::kBFloat16 ? cast(x, DType::kFloat32) : x;
+}
+
 Tensor weighted_mean(const Tensor& terms, const Tensor& weight) {
   if (!weight.defined()) return reduced(mean(terms));
   return reduced(sum(terms * weight)) / reduced(sum(weight));
@@ -29,12 +35,12 @@ Tensor weighted_mean(const Tensor& terms, const Tensor& weight) {
 
 Tensor mse_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight) {
   check("mse_loss", prediction, target, weight);
-  return weighted_mean(square(prediction - target), weight);
+  return weighted_mean(square(widened(prediction) - widened(target)), widened(weight));
 }
 
 Tensor l1_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight) {
   check("l1_loss", prediction, target, weight);
-  return weighted_mean(abs(prediction - target), weight);
+  return weighted_mean(abs(widened(prediction) - widened(target)), widened(weight));
 }
 
 Tensor huber_loss(const Tensor& prediction,
@@ -43,9 +49,9 @@ Tensor huber_loss(const Tensor& prediction,
                   const Tensor& weight) {
   check("huber_loss", prediction, target, weight);
   if (!(delta > 0)) throw UsageError(str("huber_loss: delta ", delta, " must be above 0."));
-  const Tensor distance = abs(prediction - target);
+  const Tensor distance = abs(widened(prediction) - widened(target));
   const Tensor near = clamp(distance, 0.0, delta);
-  return weighted_mean(near * (distance - near * 0.5), weight);
+  return weighted_mean(near * (distance - near * 0.5), widened(weight));
 }
 
 }  // namespace tessera

@@ -72,10 +72,7 @@ void infer_norm(const Problem& problem, std::vector<OutputMeta>& out) {
     throw ShapeError(str("group_norm: ", x.back(), " channels do not divide into ", groups,
                          " groups. Choose a divisor."));
   }
-  const DType dtype = common_dtype("group_norm", problem);
-  if (!is_floating(dtype))
-    throw DTypeError(
-        str("group_norm: element type ", name(dtype), " is not floating. Cast it first."));
+  const DType dtype = norm_dtype("group_norm", problem);
   for (const int i : {1, 2}) {
     if (problem.in[static_cast<std::size_t>(i)].defined() &&
         !(problem.shape(i) == Shape{x.back()})) {
@@ -279,8 +276,8 @@ std::vector<Tensor> norm_decompose(const VjpContext& context) {
   const Tensor scale =
       rsqrt(mean(square(centred), dims, true) + context.dynamic_as<NormScalars>().eps);
   Tensor y = reshape(centred * scale, x.shape());
-  if (context.input_layout(1).defined()) y = y * context.input(1);
-  if (context.input_layout(2).defined()) y = y + context.input(2);
+  if (context.input_layout(1).defined()) y = y * cast(context.input(1), y.dtype());
+  if (context.input_layout(2).defined()) y = y + cast(context.input(2), y.dtype());
   return {activate(y, static_cast<Activation>(args.activation)), Tensor()};
 }
 

@@ -256,23 +256,35 @@ struct CastArgs {
   std::int64_t dtype;
 };
 
-const OpDef cast_op = {
-    .name = "cast",
-    .infer =
-        [](const Problem& problem, std::vector<OutputMeta>& out) {
-          out.push_back({problem.shape(0), static_cast<DType>(problem.as<CastArgs>().dtype)});
-        },
-    .signatures =
-        [](const Problem& problem, const AxisGroup&, std::vector<Signature>& legal) {
-          // A sum of rounded parts is the rounded sum only between floating types (to rounding).
-          if (is_floating(problem.dtypes[0]) && is_floating(problem.out[0].dtype))
-            partial_signature(problem, 0b1, legal);
-          broadcast_signatures(problem, legal);
-        },
-    .local = [](const LocalCall& call) { kernels::copy(call.in[0].view, call.out[0].view); },
-    .vjp =
-        [](VjpContext& context) { context.set(0, cast(context.grad(), context.input_dtype(0))); },
-    .linear_view = true};
+OpDef make_cast(bool again) {
+  OpDef op = {
+      .name = "cast",
+      .infer =
+          [](const Problem& problem, std::vector<OutputMeta>& out) {
+            out.push_back({problem.shape(0), static_cast<DType>(problem.as<CastArgs>().dtype)});
+          },
+      .signatures =
+          [](const Problem& problem, const AxisGroup&, std::vector<Signature>& legal) {
+            // A sum of rounded parts is the rounded sum only between floating types (to rounding).
+            if (is_floating(problem.dtypes[0]) && is_floating(problem.out[0].dtype))
+              partial_signature(problem, 0b1, legal);
+            broadcast_signatures(problem, legal);
+          },
+      .local = [](const LocalCall& call) { kernels::copy(call.in[0].view, call.out[0].view); },
+      .vjp =
+          [](VjpContext& context) { context.set(0, cast(context.grad(), context.input_dtype(0))); },
+      .linear_view = true};
+  if (again) {
+    op.saved_inputs = 0b1;
+    op.recompute = [](const VjpContext& context) {
+      return cast(context.input(0), static_cast<DType>(context.as<CastArgs>().dtype));
+    };
+  }
+  return op;
+}
+
+const OpDef cast_op = make_cast(false);
+const OpDef cast_again_op = make_cast(true);
 
 }  // namespace
 
@@ -317,6 +329,12 @@ Tensor cast(const Tensor& x, DType dtype) {
   return x.dtype() == dtype
              ? x
              : Tensor(call(cast_op, {x}, CastArgs{static_cast<std::int64_t>(dtype)}));
+}
+
+Tensor cast_again(const Tensor& x, DType dtype) {
+  return x.dtype() == dtype
+             ? x
+             : Tensor(call(cast_again_op, {x}, CastArgs{static_cast<std::int64_t>(dtype)}));
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/autograd/recompute.hpp>
 #include <tessera/core/scope.hpp>
 #include <tessera/nn/parameter.hpp>
 #include <utility>
@@ -116,24 +117,46 @@ class Module {
   /// UsageError before nn::initialize().
   RandomContext& random() const;
   /// Key of the next random op of this module: hash of (seed, path of the module, step,
-  /// micro-batch, how many keys it took since the context last changed).
+  /// micro-batch, how many keys it took since the context last changed). What is computed again
+  /// gets the keys of the first time.
   RandomKey next_random_key() const;
   const std::string& path() const { return path_; }
   /// The path for a LayerScope. Modules that are not called through Layer::operator() open one
   /// where they run ops.
   const char* scope_name() const { return scope_name_; }
+  /// Whether recompute() may name this module: its call goes through Layer::operator() or run().
+  virtual bool can_recompute() const { return false; }
+  /// The options of recompute(), null where it does not name this module.
+  const RecomputeOptions* recomputes() const { return recompute_.get(); }
 
  protected:
   Module() = default;
   Module(Module&&) = default;
   Module& operator=(Module&&) = default;
 
+  /// `f(inputs)`, computed again in backward where recompute() says so: for modules of several
+  /// inputs or outputs, which also say so in can_recompute().
+  std::vector<Tensor> run(const RecomputedFunction& f, const std::vector<Tensor>& inputs) const {
+    return recompute_ ? tessera::recompute(f, inputs, *recompute_) : f(inputs);
+  }
+  /// `x` in the element type in which this module computes (see compute_in()): for layers that are
+  /// not called through Layer::operator().
+  Tensor computed(const Tensor& x) const {
+    return compute_ && x.defined() ? in_compute_type(x) : x;
+  }
+
  private:
   friend void initialize(Module& model, std::uint64_t seed);
   friend struct RandomDraws;
+  friend void recompute(Module& model, const std::string& pattern, const RecomputeOptions& options);
+  friend void compute_in(Module& model, DType dtype, const std::vector<std::string>& except);
+  Tensor in_compute_type(const Tensor& x) const;
+  RandomKey draw_key() const;
   std::string path_;
   const char* scope_name_ = "";
   std::shared_ptr<RandomContext> random_;
+  std::shared_ptr<const RecomputeOptions> recompute_;
+  std::optional<DType> compute_;
   mutable RandomContext drawn_;
   mutable std::uint64_t draws_ = 0;
   bool training_ = true;
@@ -145,8 +168,12 @@ class Layer : public Module {
   virtual Tensor forward(const Tensor& x) const = 0;
   Tensor operator()(const Tensor& x) const {
     const LayerScope scope(scope_name());
-    return forward(x);
+    return recomputes() != nullptr ? recomputed(computed(x)) : forward(computed(x));
   }
+  bool can_recompute() const override { return true; }
+
+ private:
+  Tensor recomputed(const Tensor& x) const;
 };
 
 /// Names everything below `model` by its path and gives each parameter new values, keyed by (seed,
@@ -165,6 +192,32 @@ struct ParameterPlacement {
 /// as well is tensor parallelism. Throws UsageError when a pattern matches nothing, or a parameter
 /// was read by a recorded computation before.
 void place(Module& model, const std::vector<std::pair<std::string, ParameterPlacement>>& rules);
+
+/// Modules whose path matches `pattern` (see place()) keep their inputs alone, not what their ops
+/// save, and are computed again in backward (tessera::recompute): less memory for about a third
+/// more time, with the same gradients to the bit. Of nested matches the outermost count; to nest,
+/// call again. `{.keep = {"attention"}}` keeps the outputs of these ops. Modules must not be moved
+/// between forward and backward. Throws UsageError when nothing matches, or a match cannot.
+///
+/// ```cpp
+/// nn::recompute(model, "blocks.?", {.keep = {"attention"}});
+/// ```
+void recompute(Module& model, const std::string& pattern, const RecomputeOptions& options = {});
+
+/// Mixed precision: parameters stay what they are (fp32 master weights, and so do their gradients
+/// and the state of optimisers), but layers read them, and their own floating inputs, rounded to
+/// `dtype`, so activations are computed and kept in it. Kernels sum in fp32; norms keep exact
+/// parameters and statistics, losses are taken in fp32. bf16 has the exponents of fp32, so nothing
+/// under- or overflows that would not there, and losses need no scaling.
+///
+/// Modules whose path matches one of `except` (see place()), and those below, stay in their
+/// parameters' type. The model itself returns the type of its last layer. With the type of the
+/// parameters all is as before. Throws UsageError when a pattern matches nothing.
+///
+/// ```cpp
+/// nn::compute_in(model, DType::kBFloat16, {"head"});
+/// ```
+void compute_in(Module& model, DType dtype, const std::vector<std::string>& except = {});
 
 /// Whether `path` matches `pattern` (see place()).
 bool glob_match(std::string_view pattern, std::string_view path);

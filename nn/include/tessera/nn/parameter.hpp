@@ -35,8 +35,9 @@ class Parameter {
     return rest().local_shape().product() * static_cast<std::int64_t>(size_of(dtype()));
   }
 
-  /// The value as a layer reads it, in the use layout: a recorded redistribution where that differs
-  /// from the rest layout. Throws UsageError when the model has not been initialised.
+  /// The value as a layer reads it, in the use layout and the element type to compute in: recorded
+  /// ops where these differ from what is stored. Throws UsageError when the model has not been
+  /// initialised.
   Tensor operator()() const;
   /// The leaf that holds the values, in the rest layout; its gradient is `gradient(value())`.
   const Tensor& value() const;
@@ -51,6 +52,14 @@ class Parameter {
   void place(const Layout& rest, const Layout& use);
   /// New element type; the values are converted. Make optimisers afterwards.
   void to(DType dtype);
+  /// Element type in which layers read it from now on (see nn::compute_in()); its own: as stored.
+  /// Nothing happens to exact parameters.
+  void compute_in(DType dtype);
+  /// Layers read it as it is stored, always: what normalisation multiplies with.
+  Parameter& exact() {
+    state_->exact = true;
+    return *this;
+  }
 
   friend bool operator==(const Parameter& a, const Parameter& b) { return a.state_ == b.state_; }
 
@@ -65,6 +74,8 @@ class Parameter {
     bool initialized = false;
     bool trainable = true;
     bool read = false;
+    bool exact = false;
+    DType compute = DType::kFloat32;
     Tensor value;
   };
   void set_value(const Tensor& value) const;

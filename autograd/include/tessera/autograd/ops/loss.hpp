@@ -6,6 +6,7 @@ namespace tessera {
 
 // Means over all elements of the global tensors: a replicated scalar, divided by the global count.
 // `weight` (same shape, or undefined) masks or weighs elements; the divisor is then its global sum.
+// bf16 is widened to fp32, so predictions and targets may differ in that.
 
 Tensor mse_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight = {});
 Tensor l1_loss(const Tensor& prediction, const Tensor& target, const Tensor& weight = {});

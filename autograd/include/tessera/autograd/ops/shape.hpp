@@ -36,6 +36,9 @@ Tensor expand(const Tensor& x, const Shape& shape);
 Tensor expand(const Tensor& x, const Layout& like);
 /// Another element type.
 Tensor cast(const Tensor& x, DType dtype);
+/// The same of a tensor that outlives the graph anyway, a parameter: backward casts it again
+/// instead of keeping the result.
+Tensor cast_again(const Tensor& x, DType dtype);
 /// [N, d..., r^dims C] -> [N, r d..., C], the channel index running over (offsets..., C) row-major;
 /// and back.
 Tensor pixel_shuffle(const Tensor& x, std::int64_t factor);
