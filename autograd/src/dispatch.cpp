@@ -243,9 +243,12 @@ Outputs compute(const OpDef& op,
                decision->windows ? decision->windows->send_messages() : 0);
   }
   if (observer != nullptr) [[unlikely]] {
-    observer->called(
-        {op, inputs, outputs,
-         decision->windows ? decision->windows->widths() : std::vector<WindowWidth>{}});
+    const Placed& placed = decision->placed;
+    observer->called({op, inputs, outputs,
+                      decision->windows ? decision->windows->widths() : std::vector<WindowWidth>{},
+                      placed.run != nullptr && op.variant != nullptr
+                          ? op.variant(args.data, placed.in, placed.run_axes)
+                          : std::string()});
   }
   if (anomaly_mode && !dry_run()) check_anomaly(op, inputs, outputs);
   return outputs;

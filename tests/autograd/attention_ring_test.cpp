@@ -72,7 +72,7 @@ TEST_CASE("keys and values go around once, and with their gradients in backward"
   const Tensor k = require_grad(to_tensor(x.k, along(mesh, x.k.shape)));
   const Tensor v = require_grad(to_tensor(x.v, along(mesh, x.v.shape)));
   // Of all ranks together; notes: 2 (P - 1) (S / P) H_kv d elements per rank forward,
-  // (4 P - 2) (S / P) H_kv d backward.
+  // (4 P - 2) (S / P) H_kv d backward; gradients walk in two units.
   const std::int64_t all = 2 * tokens * kv_heads * depth * 8;
   const std::int64_t p = ranks, forward = ranks > 1 ? 2 * (p - 1) * all : 0;
   const std::int64_t backward = ranks > 1 ? (4 * p - 2) * all : 0;
@@ -80,7 +80,7 @@ TEST_CASE("keys and values go around once, and with their gradients in backward"
   expect_traffic(forward, ranks > 1 ? p * 2 * (p - 1) : 0,
                  [&] { o = scaled_dot_product_attention(q, k, v); });
   const Tensor g = to_tensor(x.g, o.layout());
-  expect_traffic(backward, ranks > 1 ? p * (2 * (p - 1) + 2 * p) : 0, [&] {
+  expect_traffic(backward, ranks > 1 ? p * (2 * (p - 1) + 4 * p) : 0, [&] {
     grad({o}, {q, k, v}, {}, {g});
   });
 }

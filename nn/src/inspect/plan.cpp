@@ -40,8 +40,10 @@ class Recorder : public OpObserver {
     if (current_scope().phase != Phase::kForward) return;
     layer.live_bytes = MemoryPool::of({}).stats().live_bytes;
     layer.layout = call.outputs[0].layout().str();
-    if (std::find(layer.ops.begin(), layer.ops.end(), call.op.name) == layer.ops.end())
-      layer.ops.emplace_back(call.op.name);
+    std::string op = call.op.name;
+    if (!call.variant.empty()) op += "[" + call.variant + "]";
+    if (std::find(layer.ops.begin(), layer.ops.end(), op) == layer.ops.end())
+      layer.ops.push_back(op);
     for (const WindowWidth& width : call.windows) {
       widen(layer.window_lo, width.lo);
       widen(layer.window_hi, width.hi);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <tessera/autograd/op.hpp>
 #include <tessera/core/scope.hpp>
 #include <vector>
@@ -21,6 +22,7 @@ struct OpCall {
   std::span<const Tensor> inputs;  ///< as given: before redistribution
   const Outputs& outputs;          ///< not yet on the tape
   std::vector<WindowWidth> windows;
+  std::string variant;  ///< see OpDef::variant; mostly empty
 };
 
 /// Sees every call of an op, in program order; current_scope() says for which layer.

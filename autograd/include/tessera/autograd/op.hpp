@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <span>
+#include <string>
 #include <tessera/core/edge.hpp>
 #include <tessera/core/tensor.hpp>
 #include <type_traits>
@@ -203,6 +204,8 @@ struct OpDef {
   /// Floating-point operations that `local` takes for these pieces (only their sizes are read), for
   /// profiles. Null: the op moves memory, and the bytes it reads and writes are what counts.
   double (*cost)(const LocalCall&) = nullptr;
+  /// What a `run` chooses to do on these axes, in a word or two; for plans. `in`: as placed.
+  std::string (*variant)(const void* args, std::span<const Layout> in, AxisMask axes) = nullptr;
 };
 
 /// The outputs of one call.

@@ -21,7 +21,9 @@ struct LayerPlan {
   /// Path of the module; "" for what runs outside of the modules below the root (the loss, say),
   /// "gradient buckets" for the sums of parameter gradients.
   std::string layer = {};
-  std::vector<std::string> ops = {};  ///< of the forward pass, in order, each once
+  /// Of the forward pass, in order, each once; with the algorithm where an op has several:
+  /// `attention[heads(w) ring(h)]`.
+  std::vector<std::string> ops = {};
   std::string layout = {};            ///< of the last output of the forward pass
   /// Elements that the forward pass reads of its input beyond this rank's part, at the low and the
   /// high end of each dimension: of other ranks, or what an edge rule makes; empty without windows.
