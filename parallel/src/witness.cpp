@@ -28,7 +28,7 @@ namespace tessera::parallel::witness {
 
 namespace {
 
-enum Phase { kStarting, kRunning, kEnding, kOver };
+enum Phase { kStarting, kRunning, kEnding, kDone, kOver };
 
 // How long the witness that reports stands in the way of others', in seconds.
 constexpr unsigned kClaimSeconds = 3;
@@ -101,17 +101,33 @@ bool bind_claim() {
   return errno != EADDRINUSE && errno != EINVAL;
 }
 
+/// What the system tells of a process, see proc_pid_stat(5).
+class Stat {
+ public:
+  explicit Stat(pid_t process) {
+    std::array<char, 64> path{};
+    std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
+    const int fd = open(path.data(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    [[maybe_unused]] const ssize_t n = read(fd, text_.data(), text_.size() - 1);
+    close(fd);
+  }
+  /// What follows `PID (name) `; null: unknown.
+  const char* after_name() const {
+    const char* const end = std::strrchr(text_.data(), ')');
+    return end != nullptr && end[1] == ' ' ? end + 2 : nullptr;
+  }
+  const char* last_field() const { return std::strrchr(text_.data(), ' '); }
+
+ private:
+  std::array<char, 2048> text_{};
+};
+
 // The wait status of a process that has ended and that its parent, the launcher, has not yet asked
-// for; -1: unknown. The last field of /proc/PID/stat, see proc(5).
+// for; -1: unknown.
 int status_of(pid_t process) {
-  std::array<char, 64> path{};
-  std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
-  const int fd = open(path.data(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  std::array<char, 2048> text{};
-  const ssize_t n = read(fd, text.data(), text.size() - 1);
-  close(fd);
-  const char* last = n > 0 ? std::strrchr(text.data(), ' ') : nullptr;
+  const Stat stat(process);
+  const char* const last = stat.last_field();
   return last != nullptr ? std::atoi(last) : -1;
 }
 
@@ -169,6 +185,7 @@ class Line {
 }
 
 [[noreturn]] void report_death(pid_t rank) {
+  if (page->phase == kDone) _exit(0);
   if (page->phase == kOver) {
     // The rank holds the claim, or another one does, and others may come late.
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, launcher_connection()}) {
@@ -229,6 +246,21 @@ class Line {
   end_job(report, rank);
 }
 
+// Whether a signal has stopped the process: its state, behind its name in parentheses.
+bool is_stopped(pid_t process) {
+  const Stat stat(process);
+  const char* const state = stat.after_name();
+  return state != nullptr && *state == 'T';
+}
+
+// The job is over, but for a process that cannot end: its launcher would wait for it for ever.
+[[noreturn]] void report_stop(pid_t rank) {
+  Line report;
+  report.add("tessera: the job is done, but process %d is stopped; it is ended\n",
+             page->rank.load());
+  end_job(report, rank);
+}
+
 [[noreturn]] void watch(pid_t rank) {
   sigset_t all;
   sigfillset(&all);
@@ -239,11 +271,14 @@ class Line {
   while (getppid() == rank) {
     // SIGUSR1: the phase has changed.
     const int phase = page->phase;
-    const bool timed = limit > 0 && (phase == kStarting || phase == kEnding);
+    const bool timed =
+        limit > 0 && (phase == kStarting || phase == kEnding || phase == kDone);
     const auto seconds = static_cast<std::time_t>(limit + 1);
     const struct timespec time = {seconds, 0};
     const int signal = timed ? sigtimedwait(&all, nullptr, &time) : sigwaitinfo(&all, nullptr);
-    if (signal < 0 && errno == EAGAIN && page->phase == phase) report_delay(rank, limit + 1);
+    if (signal >= 0 || errno != EAGAIN || page->phase != phase) continue;
+    if (phase != kDone) report_delay(rank, limit + 1);
+    if (is_stopped(rank)) report_stop(rank);
   }
   report_death(rank);
 }
@@ -294,10 +329,8 @@ void set_running() {
 void set_ending() { set_phase(kEnding); }
 
 void stop() {
-  if (page == nullptr) return;
+  set_phase(kDone);
   page = nullptr;
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
   if (claim >= 0) close(claim);
 }
 

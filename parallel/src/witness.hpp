@@ -18,7 +18,7 @@ void start();
 void set_running();
 /// MPI is about to be finalised; the same limit of time as at the start.
 void set_ending();
-/// MPI is finalised: ends the witness.
+/// MPI is finalised. The witness stays for the process that is stopped and so never exits.
 void stop();
 
 /// The call that this rank has started, or waits for; null: it waits no longer.

@@ -258,6 +258,17 @@ TEST_CASE("the end of a program that has finished its work has a watchdog") {
   CHECK(job.says("not arrived: process 0\n"));
 }
 
+TEST_CASE("job: one stops behind the end", "[.]") {
+  if (process().rank == 0) std::atexit([] { ::raise(SIGSTOP); });
+}
+
+TEST_CASE("a process that is stopped when all is done does not keep the job") {
+  const Outcome job = run_job(2, "one stops behind the end", "TESSERA_TIMEOUT=1");
+  INFO(job.text);
+  CHECK(job.code != 0);
+  CHECK(job.says("tessera: the job is done, but process 0 is stopped; it is ended\n"));
+}
+
 TEST_CASE("job: wrong length", "[.]") {
   std::exit(Runtime::guard([] {
     std::vector<char> x(100);
