@@ -106,7 +106,7 @@ Tensor ResidualBlock::forward(const Tensor& x) const {
   Tensor h = conv1_(norm1_ ? (*norm1_)(x) : x);
   h = norm2_ ? (*norm2_)(h) : activate(h, activation_);
   h = conv2_(dropout_(h));
-  return carried + h;
+  return carried + cast(h, carried.dtype());
 }
 
 UNet::Descent::Descent(
@@ -175,7 +175,7 @@ Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
     return transposed ? transposed->forward_to(x, size)
                       : interpolate((*conv)(x), size, {.mode = mode, .like = skip.layout()});
   };
-  Tensor y = concat({finer(), skip}, -1);
+  Tensor y = concat({cast(finer(), skip.dtype()), skip}, -1);
   for (const ResidualBlock& block : blocks) y = block(y);
   return y;
 }

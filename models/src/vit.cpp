@@ -3,6 +3,7 @@
 #include <numeric>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/vit.hpp>
 
 namespace tessera::models {
@@ -149,9 +150,10 @@ Tensor ViT::forward(const Tensor& x) const {
   if (class_head_) {
     Dims domain;
     for (int d = 1; d <= o.dims; ++d) domain.push_back(d);
-    return (*class_head_)(norm_(mean(y, domain)));
+    return cast((*class_head_)(norm_(mean(y, domain))), x.dtype());
   }
   y = field_head_->forward_to(norm_(y), nn::domain_layout(x.layout(), x.size(0), 1, o.upscale));
+  y = cast(y, x.dtype());
   if (o.detail_scale > 0.0) y = y * o.detail_scale;
   return finish_field(std::move(y), x, output_of(o), o.edges);
 }

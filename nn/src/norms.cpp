@@ -12,7 +12,8 @@ const RowNormOptions& checked(const char* layer, const RowNormOptions& o) {
 }
 
 Parameter vector_of(double value, const RowNormOptions& o, const Mesh& mesh, DType dtype) {
-  return o.affine ? Parameter({o.channels}, init::constant(value), mesh, dtype) : Parameter();
+  if (!o.affine) return {};
+  return Parameter({o.channels}, init::constant(value), mesh, dtype).exact();
 }
 
 }  // namespace

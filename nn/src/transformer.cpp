@@ -24,6 +24,9 @@ RowNormOptions norm_options(const TransformerBlockOptions& o) {
 
 constexpr int kModulations = 6;
 
+/// x + y; y may come from layers that compute in another type.
+Tensor added(const Tensor& x, const Tensor& y) { return x + cast(y, x.dtype()); }
+
 }  // namespace
 
 Mlp::Mlp(const MlpOptions& options, const Mesh& mesh, DType dtype)
@@ -105,8 +108,8 @@ Tensor TransformerBlock::forward(const Tensor& x) const {
         "transformer: a block with adaptive norms was called without a condition. Give it as "
         "second argument.");
   }
-  const Tensor y = x + dropout_(attn(norm1(x)));
-  return y + dropout_(mlp(norm2(y)));
+  const Tensor y = added(x, dropout_(attn(norm1(x))));
+  return added(y, dropout_(mlp(norm2(y))));
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, const Tensor& condition) const {
@@ -116,8 +119,8 @@ Tensor TransformerBlock::forward(const Tensor& x, const Tensor& condition) const
   const auto adapted = [](const Tensor& h, const Tensor& scale, const Tensor& shift) {
     return h * (scale + 1.0) + shift;
   };
-  const Tensor y = x + dropout_(attn(adapted(norm1(x), m[0], m[1]))) * m[2];
-  return y + dropout_(mlp(adapted(norm2(y), m[3], m[4]))) * m[5];
+  const Tensor y = added(x, dropout_(attn(adapted(norm1(x), m[0], m[1]))) * m[2]);
+  return added(y, dropout_(mlp(adapted(norm2(y), m[3], m[4]))) * m[5]);
 }
 
 }  // namespace tessera::nn

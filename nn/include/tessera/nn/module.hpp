@@ -211,7 +211,8 @@ void recompute(Module& model, const std::string& pattern, const RecomputeOptions
 /// under- or overflows that would not there, and losses need no scaling.
 ///
 /// Modules whose path matches one of `except` (see place()), and those below, stay in their
-/// parameters' type. The model itself returns the type of its last layer. With the type of the
+/// parameters' type: what they return has it, and adding that to something narrower needs a cast
+/// (the blocks of nn and models do so). Models return the type of their input. With the type of the
 /// parameters all is as before. Throws UsageError when a pattern matches nothing.
 ///
 /// ```cpp
