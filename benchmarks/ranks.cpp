@@ -1,16 +1,11 @@
 // One training step (forward, backward, AdamW) of a 3-D UNet on the cores of this machine: ranks of
 // one thread that split the domain, beside one rank with as many threads. Both sides run in turns;
 // the ratio is taken per pair. Usage: bench_ranks [pairs] [size] [base] [ranks] [splits, e.g. dhw]
-#include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/runtime.hpp>
-#include <tessera/parallel/stats.hpp>
 #include <tessera/tessera.hpp>
 
-#include "jobs.hpp"
+#include "pairs.hpp"
 
 namespace {
 
@@ -22,15 +17,6 @@ struct Setting {
   std::int64_t base = 16;
   int ranks = 2;
   std::string splits = "dhw";
-};
-
-/// What one process reports of a turn.
-struct Turn {
-  double seconds = 0;
-  double waited = 0;      ///< for halos
-  double overlapped = 0;  ///< halos in flight under computation
-  double reduced = 0;     ///< waited for sums and gathers
-  double bytes = 0;       ///< of halos, sent
 };
 
 class Trainer {
@@ -50,25 +36,10 @@ class Trainer {
     }
   }
 
-  Turn turn(std::size_t split) {
-    using Clock = std::chrono::steady_clock;
-    const parallel::Group all = parallel::Group::world();
-    parallel::barrier(all).wait();
-    parallel::reset_comm_stats();
-    const auto start = Clock::now();
+  void step(std::size_t split) {
     const Tensor loss = mse_loss(model_(x_[split]), target_[split]);
     backward(loss);
     adam_.step();
-    Turn t;
-    t.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    const parallel::CommStats stats = parallel::comm_stats();
-    const parallel::CommCounters halos = stats.point_to_point();
-    t.waited = halos.wait_seconds;
-    t.overlapped = halos.overlapped_seconds;
-    t.reduced = stats.total().wait_seconds - halos.wait_seconds;
-    t.bytes = static_cast<double>(halos.bytes);
-    parallel::all_reduce(all, &t.seconds, 5, DType::kFloat64, ReduceOp::kMax).wait();
-    return t;
   }
 
  private:
@@ -83,21 +54,10 @@ int work(int argc, char** argv) {
   return runtime.guard([&] {
     Trainer trainer(std::atoll(argv[3]), std::atoll(argv[4]));
     bench::serve(argv[2], runtime.rank(), [&](const std::string& line) {
-      const Turn t = trainer.turn(static_cast<std::size_t>(std::stoi(line)));
-      std::ostringstream answer;
-      answer << t.seconds << ' ' << t.waited << ' ' << t.overlapped << ' ' << t.reduced << ' '
-             << t.bytes;
-      return answer.str();
+      const auto split = static_cast<std::size_t>(std::stoi(line));
+      return bench::text_of(bench::measure_turn([&] { trainer.step(split); }));
     });
   });
-}
-
-Turn take_turn(bench::Job& job, int split) {
-  std::istringstream answer(job.run(std::to_string(split)));
-  Turn t;
-  if (!(answer >> t.seconds >> t.waited >> t.overlapped >> t.reduced >> t.bytes))
-    throw std::runtime_error("a job ended early");
-  return t;
 }
 
 }  // namespace
@@ -116,10 +76,9 @@ int main(int argc, char** argv) {
 
   std::printf(
       "3-D UNet, base %lld, 4 levels, %lld^3: %d ranks of 1 thread / 1 rank of %d threads, %d "
-      "pairs\n%-8s%12s%12s%9s%18s%12s%12s%10s%14s\n",
-      static_cast<long long>(s.base), static_cast<long long>(s.size), s.ranks, s.ranks, s.pairs,
-      "split", "ranks ms", "one ms", "ratio", "95 % interval", "wait ms", "hidden", "sums ms",
-      "halo KiB/rank");
+      "pairs\n",
+      static_cast<long long>(s.base), static_cast<long long>(s.size), s.ranks, s.ranks, s.pairs);
+  bench::Pairs::print_header("split");
   nlohmann::json line;
   line["benchmark"] = "ranks";
   for (const char axis : s.splits) {
@@ -128,41 +87,15 @@ int main(int argc, char** argv) {
     if (split < 0 || split > 2) throw std::runtime_error("splits are some of d, h, w");
     const char* const label =
         std::array{"depth", "height", "width"}[static_cast<std::size_t>(split)];
-    std::vector<double> ours, theirs, ratios, waited, hidden, reduced, bytes;
-    for (int warm = 0; warm < 2; ++warm) {
-      take_turn(one, split);
-      take_turn(many, split);
-    }
-    for (int pair = 0; pair < s.pairs; ++pair) {
-      // The order alternates, so a drift of the machine favours neither side.
-      Turn a, b;
-      if (pair % 2 == 0) a = take_turn(many, split);
-      b = take_turn(one, split);
-      if (pair % 2 == 1) a = take_turn(many, split);
-      ours.push_back(a.seconds);
-      theirs.push_back(b.seconds);
-      ratios.push_back(a.seconds / b.seconds);
-      waited.push_back(a.waited);
-      hidden.push_back(a.overlapped / std::max(a.overlapped + a.waited, 1e-9));
-      reduced.push_back(a.reduced);
-      bytes.push_back(a.bytes);
-    }
-    const bench::Interval95 ratio(ratios);
-    std::printf("%-8s%12.1f%12.1f%9.3f%9.3f -%7.3f%12.2f%11.0f%%%10.2f%14.0f\n", label,
-                1e3 * bench::median(ours), 1e3 * bench::median(theirs), ratio.median, ratio.low,
-                ratio.high, 1e3 * bench::median(waited), 100 * bench::median(hidden),
-                1e3 * bench::median(reduced), bench::median(bytes) / 1024);
-    std::fflush(stdout);
-    line["splits"][label] = {{"ratio", ratio.median},
-                             {"interval", {ratio.low, ratio.high}},
-                             {"wait_seconds", bench::median(waited)},
-                             {"overlapped_share", bench::median(hidden)}};
+    const bench::Pairs pairs = bench::run_pairs(many, one, std::to_string(split), s.pairs, 2);
+    pairs.print(label);
+    line["splits"][label] = pairs.json();
     if (line.contains("ratio")) continue;
-    line["value"] = bench::median(ours);
+    line["value"] = pairs.ranks_seconds;
     line["unit"] = "s per step";
     line["peer"] = {{"name", "one rank, " + std::to_string(s.ranks) + " threads"},
-                    {"value", bench::median(theirs)}};
-    line["ratio"] = ratio.median;
+                    {"value", pairs.one_seconds}};
+    line["ratio"] = pairs.ratio.median;
   }
   std::printf("%s\n", line.dump().c_str());
 }
