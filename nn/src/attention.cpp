@@ -1,12 +1,17 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <tessera/autograd/ops/attention.hpp>
+#include <tessera/autograd/ops/local_attention.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/attention.hpp>
 #include <tessera/nn/encodings.hpp>
+#include <tessera/nn/heads.hpp>
 
 namespace tessera::nn {
 namespace {
+
+using Kind = AttentionReach::Kind;
 
 /// The options with every size written out.
 MultiHeadAttentionOptions complete(MultiHeadAttentionOptions o) {
@@ -25,7 +30,37 @@ MultiHeadAttentionOptions complete(MultiHeadAttentionOptions o) {
     o.head_channels = o.channels / o.heads;
   }
   if (o.context_channels == 0) o.context_channels = o.channels;
+  const bool local = o.reach.kind != Kind::kAll;
+  if (local && (o.dropout > 0.0 || o.reach.window.empty())) {
+    throw UsageError(
+        "MultiHeadAttention: neighbourhoods and windows have no dropout of weights, and need a "
+        "size. Set .dropout = 0 and .reach.window.");
+  }
+  if (o.causal && o.reach.kind == Kind::kWindow)
+    throw UsageError("MultiHeadAttention: windows have no causal order. Leave out .causal.");
+  if (!local && o.reach.relative_bias) {
+    throw UsageError(
+        "MultiHeadAttention: a relative bias is for neighbourhoods and windows. Use .rotary for "
+        "attention to all tokens.");
+  }
+  if (o.rotary && !o.edges.empty()) o.rotary->circular = circular_flags(o.edges);
   return o;
+}
+
+Parameter bias_table(const MultiHeadAttentionOptions& o, const Mesh& mesh, DType dtype) {
+  if (!o.reach.relative_bias) return {};
+  Shape shape = {o.heads};
+  for (const std::int64_t w : o.reach.window) shape.push_back(2 * w - 1);
+  return Parameter(shape, init::normal(0.0, 0.02), mesh, dtype);
+}
+
+/// The middle of a table of relative positions: that of a smaller window.
+Tensor cut_table(Tensor table, const Dims& window, const Dims& smaller) {
+  for (int d = 0; table.defined() && d < window.size(); ++d) {
+    const std::int64_t cut = window[d] - smaller[d];
+    if (cut > 0) table = slice(table, 1 + d, cut, table.size(1 + d) - cut);
+  }
+  return table;
 }
 
 Linear projection(std::int64_t in, std::int64_t out, bool bias, const Mesh& mesh, DType dtype) {
@@ -33,21 +68,6 @@ Linear projection(std::int64_t in, std::int64_t out, bool bias, const Mesh& mesh
 }
 
 }  // namespace
-
-Tensor split_heads(const Tensor& x, std::int64_t heads) {
-  Shape shape = x.shape();
-  shape.back() = heads;
-  shape.push_back(x.size(-1) / heads);
-  return reshape(x, shape);
-}
-
-Tensor join_heads(const Tensor& x) {
-  Shape shape = x.shape();
-  const std::int64_t channels = shape.back();
-  shape.resize(shape.size() - 1);
-  shape.back() *= channels;
-  return reshape(x, shape);
-}
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
                                        const Mesh& mesh,
@@ -60,6 +80,7 @@ MultiHeadAttention::MultiHeadAttention(const Mesh& mesh,
     : query(projection(o.channels, o.heads * o.head_channels, o.bias, mesh, dtype)),
       key(projection(o.context_channels, o.key_heads * o.head_channels, o.bias, mesh, dtype)),
       value(projection(o.context_channels, o.key_heads * o.head_channels, o.bias, mesh, dtype)),
+      relative_bias(bias_table(o, mesh, dtype)),
       proj(projection(o.heads * o.head_channels, o.channels, o.bias, mesh, dtype)),
       options_(o) {
   if (o.qk_norm) {
@@ -74,6 +95,7 @@ void MultiHeadAttention::fields(Fields& f) {
   f("value", value);
   f("query_norm", query_norm);
   f("key_norm", key_norm);
+  f("relative_bias", relative_bias);
   f("proj", proj);
 }
 
@@ -92,22 +114,62 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& context) const
     q = rotary(q, *o.rotary);
     k = rotary(k, *o.rotary);
   }
-  const bool drops = training() && o.dropout > 0.0;
-  AttentionParameters parameters{.causal = o.causal};
-  if (drops) {
-    parameters.dropout = o.dropout;
-    parameters.key = next_random_key();
+  return proj(join_heads(attend(q, k, v)));
+}
+
+Tensor MultiHeadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
+  const MultiHeadAttentionOptions& o = options_;
+  if (o.reach.kind == Kind::kAll) {
+    AttentionParameters parameters{.causal = o.causal};
+    if (training() && o.dropout > 0.0) {
+      parameters.dropout = o.dropout;
+      parameters.key = next_random_key();
+    }
+    return scaled_dot_product_attention(q, k, v, parameters);
   }
-  return proj(join_heads(scaled_dot_product_attention(q, k, v, parameters)));
+  const int dims = q.dims() - 3;
+  if (o.reach.window.size() != dims) {
+    throw ShapeError(str("MultiHeadAttention: a window ", o.reach.window, " for ", dims,
+                         " domain dimensions. Give .reach.window one size for each."));
+  }
+  const auto per_dim = [&](const Dims& list, int d, std::int64_t absent) {
+    return list.empty() ? absent : list[list.size() == 1 ? 0 : d];
+  };
+  Dims window;
+  for (int d = 0; d < dims; ++d) {
+    const std::int64_t room = q.size(1 + d) / per_dim(o.reach.dilation, d, 1);
+    window.push_back(std::min(o.reach.window[d], std::max<std::int64_t>(1, room)));
+  }
+  const Tensor bias = cut_table(relative_bias(), o.reach.window, window);
+  if (o.reach.kind == Kind::kNeighborhood) {
+    return neighborhood_attention(
+        q, k, v,
+        {.kernel = window,
+         .dilation = o.reach.dilation,
+         .causal = o.causal ? std::vector<bool>{true} : std::vector<bool>{},
+         .circular = circular_flags(o.edges),
+         .bias = bias});
+  }
+  Dims shift;  // one block that fills the domain does not move
+  for (int d = 0; d < dims; ++d)
+    shift.push_back(window[d] == q.size(1 + d) ? 0 : per_dim(o.reach.shift, d, 0));
+  return window_attention(
+      q, k, v,
+      {.window = window, .shift = shift, .circular = circular_flags(o.edges), .bias = bias});
 }
 
 void MultiHeadAttention::set_edges(const std::vector<EdgeRule>& edges) {
+  options_.edges = edges;
   if (options_.rotary) options_.rotary->circular = circular_flags(edges);
 }
 
 std::string MultiHeadAttention::describe() const {
   const MultiHeadAttentionOptions& o = options_;
   std::string text = fmt::format("MultiHeadAttention {} x {}", o.heads, o.head_channels);
+  if (o.reach.kind != Kind::kAll) {
+    text += fmt::format(", {} {}", o.reach.kind == Kind::kWindow ? "windows" : "neighbourhoods",
+                        fmt::join(o.reach.window, "x"));
+  }
   if (o.key_heads != o.heads) text += fmt::format(", {} key heads", o.key_heads);
   return text;
 }

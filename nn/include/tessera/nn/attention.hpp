@@ -5,6 +5,23 @@
 
 namespace tessera::nn {
 
+/// Which keys a query of MultiHeadAttention sees.
+struct AttentionReach {
+  enum class Kind : std::uint8_t {
+    kAll,           ///< the whole domain
+    kNeighborhood,  ///< the `window` nearest ones; see tessera::neighborhood_attention
+    kWindow         ///< those of its block; see tessera::window_attention
+  };
+  Kind kind = Kind::kAll;
+  /// kNeighborhood, kWindow: tokens per domain dimension. Where the domain is smaller, the window
+  /// is as wide as the domain.
+  Dims window = {};
+  Dims dilation = {};  ///< kNeighborhood: per dimension, or one for all; default 1
+  Dims shift = {};     ///< kWindow: where blocks begin; default 0
+  /// kNeighborhood, kWindow: adds a learned number per head and relative position.
+  bool relative_bias = false;
+};
+
 /// Options of MultiHeadAttention.
 struct MultiHeadAttentionOptions {
   std::int64_t channels = 0;
@@ -17,16 +34,20 @@ struct MultiHeadAttentionOptions {
   /// 2020): attention stays soft in deep networks.
   bool qk_norm = false;
   std::optional<RotaryOptions> rotary = {};  ///< queries and keys are turned by their positions
-  bool causal = false;
-  double dropout = 0.0;  ///< of attention weights, while training
+  AttentionReach reach = {};
+  bool causal = false;   ///< no later key: in row-major order; kNeighborhood: in each dimension
+  double dropout = 0.0;  ///< of attention weights, while training; kAll only
+  /// One per domain dimension, or one for all: a dimension that is kCircular closes on itself.
+  std::vector<EdgeRule> edges = {};
 };
 
 /// Attention with heads (Vaswani et al. 2017) on tokens x [N, domain..., channels]: queries of all
-/// tokens, keys and values of all tokens of the context (x itself, or another tensor: cross-
-/// attention). The domain may be split in any way; see scaled_dot_product_attention.
+/// tokens, keys and values of the tokens of the context within reach (x itself, or another tensor:
+/// cross-attention). The domain may be split in any way; what moves is what the op for the reach
+/// says.
 class MultiHeadAttention : public Layer {
  public:
-  /// Throws UsageError for sizes that do not divide.
+  /// Throws UsageError for sizes that do not divide and options that contradict each other.
   MultiHeadAttention(const MultiHeadAttentionOptions& options,
                      const Mesh& mesh,
                      DType dtype = DType::kFloat32);
@@ -36,8 +57,8 @@ class MultiHeadAttention : public Layer {
   Tensor forward(const Tensor& x, const Tensor& context) const;
   std::string describe() const override;
 
-  /// Which domain dimensions are circles from now on: positions wrap around there (kCircular). One
-  /// rule per domain dimension, or one for all.
+  /// Which domain dimensions are circles from now on (kCircular). One rule per domain dimension, or
+  /// one for all.
   void set_edges(const std::vector<EdgeRule>& edges);
 
   Linear query;  ///< [heads * head_channels, channels]
@@ -45,16 +66,14 @@ class MultiHeadAttention : public Layer {
   Linear value;
   std::optional<RmsNorm> query_norm;
   std::optional<RmsNorm> key_norm;
-  Linear proj;  ///< [channels, heads * head_channels]
+  Parameter relative_bias;  ///< [heads, 2 window - 1...]
+  Linear proj;              ///< [channels, heads * head_channels]
 
  private:
   MultiHeadAttention(const Mesh& mesh, DType dtype, const MultiHeadAttentionOptions& complete);
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const;
 
   MultiHeadAttentionOptions options_;
 };
-
-/// [..., heads * D] -> [..., heads, D], and back: what layers do around attention.
-Tensor split_heads(const Tensor& x, std::int64_t heads);
-Tensor join_heads(const Tensor& x);
 
 }  // namespace tessera::nn
