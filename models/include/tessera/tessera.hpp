@@ -19,7 +19,10 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/autograd/ops/softmax.hpp>
 #include <tessera/models/fields.hpp>
+#include <tessera/models/forecaster.hpp>
 #include <tessera/models/solvers.hpp>
+#include <tessera/models/swin.hpp>
+#include <tessera/models/transolver.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/attention.hpp>
@@ -30,12 +33,15 @@
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/data/upsample.hpp>
 #include <tessera/nn/encodings.hpp>
+#include <tessera/nn/heads.hpp>
 #include <tessera/nn/init.hpp>
 #include <tessera/nn/layers.hpp>
+#include <tessera/nn/mlp.hpp>
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/norms.hpp>
 #include <tessera/nn/optim.hpp>
 #include <tessera/nn/parameter.hpp>
 #include <tessera/nn/patches.hpp>
+#include <tessera/nn/slice_attention.hpp>
 #include <tessera/nn/transformer.hpp>
 #include <tessera/parallel/runtime.hpp>
