@@ -3,6 +3,7 @@
 
 #include <numeric>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/forecaster.hpp>
 
 namespace tessera::models {
@@ -120,7 +121,7 @@ Tensor Forecaster::forward(const Tensor& x, const Tensor& condition) const {
   Tensor y = positions_(patch_embed_(x));
   for (const nn::TransformerBlock& block : blocks_)
     y = condition_ ? block.forward(y, embedded) : block(y);
-  y = head_.forward_to(norm_(y), x.layout());
+  y = cast(head_.forward_to(norm_(y), x.layout()), x.dtype());
   return finish_field(std::move(y), x, output_of(o), o.edges);
 }
 

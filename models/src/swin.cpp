@@ -114,7 +114,8 @@ void Swin::Ascent::fields(nn::Fields& f) {
 
 Tensor Swin::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
   const LayerScope scope(scope_name());
-  return through(blocks, join(concat({expand.forward_to(x, skip.layout()), skip}, -1)));
+  return through(blocks,
+                 join(concat({cast(expand.forward_to(x, skip.layout()), skip.dtype()), skip}, -1)));
 }
 
 Swin::Swin(const SwinOptions& options, const Mesh& mesh, DType dtype)
@@ -167,6 +168,7 @@ Tensor Swin::forward(const Tensor& x) const {
     skips.pop_back();
   }
   y = head_.forward_to(norm_(y), nn::domain_layout(x.layout(), x.size(0), 1, o.upscale));
+  y = cast(y, x.dtype());
   if (o.detail_scale > 0.0) y = y * o.detail_scale;
   return finish_field(std::move(y), x, output_of(o), o.edges);
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/transolver.hpp>
 
 namespace tessera::models {
@@ -37,8 +38,9 @@ void Transolver::Block::fields(nn::Fields& f) {
 }
 
 Tensor Transolver::Block::forward(const Tensor& x) const {
-  const Tensor y = x + dropout(attn(norm1(x)));
-  return y + dropout(mlp(norm2(y)));
+  const auto added = [](const Tensor& a, const Tensor& b) { return a + cast(b, a.dtype()); };
+  const Tensor y = added(x, dropout(attn(norm1(x))));
+  return added(y, dropout(mlp(norm2(y))));
 }
 
 Transolver::Transolver(const TransolverOptions& options, const Mesh& mesh, DType dtype)
@@ -68,7 +70,7 @@ Tensor Transolver::forward(const Tensor& x) const {
   }
   Tensor y = embed_(x);
   for (const Block& block : blocks_) y = block(y);
-  return head_(norm_(y));
+  return cast(head_(norm_(y)), x.dtype());
 }
 
 std::string Transolver::describe() const {

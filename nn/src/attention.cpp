@@ -13,6 +13,10 @@ namespace {
 
 using Kind = AttentionReach::Kind;
 
+bool is_local(const AttentionReach& reach) {
+  return reach.kind == Kind::kNeighborhood || reach.kind == Kind::kWindow;
+}
+
 /// The options with every size written out.
 MultiHeadAttentionOptions complete(MultiHeadAttentionOptions o) {
   if (o.key_heads == 0) o.key_heads = o.heads;
@@ -30,11 +34,16 @@ MultiHeadAttentionOptions complete(MultiHeadAttentionOptions o) {
     o.head_channels = o.channels / o.heads;
   }
   if (o.context_channels == 0) o.context_channels = o.channels;
-  const bool local = o.reach.kind != Kind::kAll;
+  const bool local = is_local(o.reach);
   if (local && (o.dropout > 0.0 || o.reach.window.empty())) {
     throw UsageError(
         "MultiHeadAttention: neighbourhoods and windows have no dropout of weights, and need a "
         "size. Set .dropout = 0 and .reach.window.");
+  }
+  if ((o.reach.kind == Kind::kAxes) == o.reach.axes.empty()) {
+    throw UsageError(
+        "MultiHeadAttention: attention along axes needs them, and no other kind does. Set "
+        ".reach.axes, or leave it out.");
   }
   if (o.causal && o.reach.kind == Kind::kWindow)
     throw UsageError("MultiHeadAttention: windows have no causal order. Leave out .causal.");
@@ -119,8 +128,8 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& context) const
 
 Tensor MultiHeadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
   const MultiHeadAttentionOptions& o = options_;
-  if (o.reach.kind == Kind::kAll) {
-    AttentionParameters parameters{.causal = o.causal};
+  if (!is_local(o.reach)) {
+    AttentionParameters parameters{.causal = o.causal, .dims = o.reach.axes};
     if (training() && o.dropout > 0.0) {
       parameters.dropout = o.dropout;
       parameters.key = next_random_key();
@@ -166,7 +175,8 @@ void MultiHeadAttention::set_edges(const std::vector<EdgeRule>& edges) {
 std::string MultiHeadAttention::describe() const {
   const MultiHeadAttentionOptions& o = options_;
   std::string text = fmt::format("MultiHeadAttention {} x {}", o.heads, o.head_channels);
-  if (o.reach.kind != Kind::kAll) {
+  if (o.reach.kind == Kind::kAxes) text += fmt::format(", along {}", fmt::join(o.reach.axes, ", "));
+  if (is_local(o.reach)) {
     text += fmt::format(", {} {}", o.reach.kind == Kind::kWindow ? "windows" : "neighbourhoods",
                         fmt::join(o.reach.window, "x"));
   }

@@ -78,14 +78,21 @@ Tensor TransformerBlock::forward(const Tensor& x) const {
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, const Tensor& condition) const {
-  if (!modulation) return forward(x);
+  if (!modulation) return (*this)(x);
   const LayerScope scope(scope_name());
+  return run(
+      [this](std::span<const Tensor> in) { return std::vector<Tensor>{conditioned(in[0], in[1])}; },
+      {x, condition})[0];
+}
+
+Tensor TransformerBlock::conditioned(const Tensor& x, const Tensor& condition) const {
   const std::vector<Tensor> m = (*modulation)(condition, x.dims() - 2);
   const auto adapted = [](const Tensor& h, const Tensor& scale, const Tensor& shift) {
-    return h * (scale + 1.0) + shift;
+    return h * cast(scale + 1.0, h.dtype()) + cast(shift, h.dtype());
   };
-  const Tensor y = added(x, dropout_(attn(adapted(norm1(x), m[0], m[1]))) * m[2]);
-  return added(y, dropout_(mlp(adapted(norm2(y), m[3], m[4]))) * m[5]);
+  const auto gated = [](const Tensor& h, const Tensor& gate) { return h * cast(gate, h.dtype()); };
+  const Tensor y = added(x, gated(dropout_(attn(adapted(norm1(x), m[0], m[1]))), m[2]));
+  return added(y, gated(dropout_(mlp(adapted(norm2(y), m[3], m[4]))), m[5]));
 }
 
 }  // namespace tessera::nn

@@ -9,10 +9,12 @@ namespace tessera::nn {
 struct AttentionReach {
   enum class Kind : std::uint8_t {
     kAll,           ///< the whole domain
+    kAxes,          ///< the line or plane along `axes` (axial attention, Ho et al. 2019)
     kNeighborhood,  ///< the `window` nearest ones; see tessera::neighborhood_attention
     kWindow         ///< those of its block; see tessera::window_attention
   };
   Kind kind = Kind::kAll;
+  std::vector<int> axes = {};  ///< kAxes: domain dimensions, 0 the first after N
   /// kNeighborhood, kWindow: tokens per domain dimension. Where the domain is smaller, the window
   /// is as wide as the domain.
   Dims window = {};
@@ -36,7 +38,7 @@ struct MultiHeadAttentionOptions {
   std::optional<RotaryOptions> rotary = {};  ///< queries and keys are turned by their positions
   AttentionReach reach = {};
   bool causal = false;   ///< no later key: in row-major order; kNeighborhood: in each dimension
-  double dropout = 0.0;  ///< of attention weights, while training; kAll only
+  double dropout = 0.0;  ///< of attention weights, while training; kAll, kAxes only
   /// One per domain dimension, or one for all: a dimension that is kCircular closes on itself.
   std::vector<EdgeRule> edges = {};
 };

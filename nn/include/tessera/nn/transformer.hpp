@@ -57,6 +57,8 @@ class TransformerBlock : public Layer {
   std::optional<Modulation> modulation;
 
  private:
+  Tensor conditioned(const Tensor& x, const Tensor& condition) const;
+
   Dropout dropout_;
 };
 
