@@ -20,81 +20,106 @@ void check_rows(const char* what, const View& rows, const View& q, int less, DTy
         str("attention: ", what, " is ", name(rows.dtype), ", not ", name(dtype), "."));
 }
 
-/// The softmax of one panel of scores: `s` becomes exp(s - largest), `alpha` the factor by which
-/// what was summed before shrinks.
-template <class T, int kVectors>
-void online_softmax(std::int64_t keys, T* s, T* largest, T* total, T* alpha) {
-  using S = Simd<T>;
-  using Vector = typename S::Type;
-  constexpr int kWide = kVectors * kVectorLanes<T>;
-  constexpr T kNever = -std::numeric_limits<T>::infinity();
-  Vector top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = S::load(largest + v * kVectorLanes<T>);
-  for (std::int64_t j = 0; j < keys; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
-      const Vector x = S::load(s + j * kWide + v * kVectorLanes<T>);
-      top[v] = x > top[v] ? x : top[v];
-    }
-  }
-  alignas(64) T shift[kWide];
-  for (int v = 0; v < kVectors; ++v) S::store(shift + v * kVectorLanes<T>, top[v]);
-  for (int i = 0; i < kWide; ++i) {
-    const T safe = shift[i] == kNever ? T(0) : shift[i];
-    alpha[i] = largest[i] == kNever ? T(0) : tile_exp(largest[i] - safe);
-    largest[i] = shift[i];
-    shift[i] = safe;
-  }
-  for (std::int64_t j = 0; j < keys; ++j) {
-    T* const row = s + j * kWide;
-#pragma omp simd
-    for (int i = 0; i < kWide; ++i) row[i] = tile_exp(row[i] - shift[i]);
-  }
-  Vector sum[kVectors] = {};
-  for (std::int64_t j = 0; j < keys; ++j)
-    for (int v = 0; v < kVectors; ++v) sum[v] += S::load(s + j * kWide + v * kVectorLanes<T>);
-  for (int v = 0; v < kVectors; ++v) {
-    T* const at = total + v * kVectorLanes<T>;
-    S::store(at, S::load(at) * S::load(alpha + v * kVectorLanes<T>) + sum[v]);
-  }
+/// A sum of powers of two over a tile above which their reference moves. Far from overflow, and so
+/// large that it hardly ever happens.
+constexpr double kLargestSum = 1e6;
+/// Most panels of one task, which reads the keys once.
+constexpr std::int64_t kMostPanels = 16;
+/// A problem is cut into at least so many tasks where panels allow, but not into less than
+/// kLeastPanels.
+constexpr std::int64_t kWantedTasks = 32, kLeastPanels = 4;
+
+template <class T>
+std::int64_t queries_per_task(const AttentionWork& work) {
+  const std::int64_t panels = (work.queries + kPanel<T> - 1) / kPanel<T>;
+  const std::int64_t share = work.samples * work.heads * panels / kWantedTasks;
+  return std::clamp(share, kLeastPanels, kMostPanels) * kPanel<T>;
 }
+
+/// Sums of the rows of one panel, column by column [channel][query]: the powers of two count from
+/// a reference per query, one of its larger scores; -inf before it has seen a key.
+template <class T>
+struct PanelSums {
+  T* reference;
+  T* start;  ///< what scores begin with: - reference, 0 before a key was seen
+  T* total;
+  T* sums;
+  std::int64_t channels;
+  std::int64_t queries;  ///< padded
+  int vectors;
+
+  /// Whether each query has a reference.
+  bool settled() const {
+    bool all = true;
+    for (std::int64_t i = 0; i < queries; ++i) all &= reference[i] > kNever;
+    return all;
+  }
+  /// Moves the references up to the largest scores so far; `s` and all sums follow.
+  void raise(T* s, std::int64_t keys) const {
+    T rise[kPanel<T>], shrink[kPanel<T>];
+    largest_scores(s, queries, keys, vectors, rise);
+    for (std::int64_t i = 0; i < queries; ++i) {
+      const bool fresh = reference[i] == kNever;
+      if (!fresh && !(rise[i] > T(0))) {
+        rise[i] = T(0);
+      } else if (!fresh) {
+        const T before = reference[i];
+        reference[i] += rise[i];
+        rise[i] = reference[i] - before;
+      } else {
+        reference[i] = rise[i];
+        if (rise[i] == kNever) rise[i] = T(0);
+      }
+      start[i] = reference[i] == kNever ? T(0) : -reference[i];
+      shrink[i] = fresh ? T(1) : std::exp2(-rise[i]);
+      total[i] *= shrink[i];
+    }
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (std::int64_t i = 0; i < queries; ++i) s[j * queries + i] -= rise[i];
+    for (std::int64_t c = 0; c < channels; ++c)
+      for (std::int64_t i = 0; i < queries; ++i) sums[c * queries + i] *= shrink[i];
+  }
+
+  static constexpr T kNever = -std::numeric_limits<T>::infinity();
+};
 
 template <class T>
 struct Forward {
   const AttentionWork& work;
+  std::int64_t chunk_size;
   bool first, last;
   TokenRows sum, largest, total, out, lse;
 
   void run(std::int64_t n, std::int64_t h, std::int64_t first_query) const {
-    const Chunk<T> chunk(first_query, std::min(Chunk<T>::size(), work.queries - first_query));
-    const std::int64_t depth = whole_vectors<T>(work.depth);
-    const std::int64_t width = whole_vectors<T>(work.width);
-    const std::int64_t padded = chunk.padded();
-    TileScratch<T> scratch(static_cast<std::size_t>(
-        padded * (work.depth + width + 2) + chunk.panel + kTileKeys * (depth + width) +
-        kTileKeys * chunk.panel + std::max(padded * depth, width) + 256));
-    T* const q_panels = scratch.take(padded * work.depth);
-    T* const rows = scratch.take(std::max(padded * depth, width));
-    T* const sums = scratch.take(padded * width);
-    T* const top = scratch.take(padded);
-    T* const mass = scratch.take(padded);
-    T* const alpha = scratch.take(chunk.panel);
-    T* const k_rows = scratch.take(kTileKeys * depth);
-    T* const v_rows = scratch.take(kTileKeys * width);
-    T* const s = scratch.take(kTileKeys * chunk.panel);
+    const Chunk<T> chunk(first_query, std::min(chunk_size, work.queries - first_query));
+    const std::int64_t depth = padded<T>(work.depth), width = padded<T>(work.width);
+    const std::int64_t size = chunk.padded();
+    TileScratch<T> scratch({size * work.depth, size * width, size, size, size,
+                            kPanel<T> * std::max(depth, width), kTileKeys * depth,
+                            kTileKeys * width, kTileKeys * kPanel<T>});
+    T* const q_panels = scratch.take();
+    T* const sums = scratch.take();
+    T* const reference = scratch.take();
+    T* const start = scratch.take();
+    T* const mass = scratch.take();
+    T* const rows = scratch.take();
+    T* const k_rows = scratch.take();
+    T* const v_rows = scratch.take();
+    T* const s = scratch.take();
+    const auto panel = [&](std::int64_t p) {
+      const std::int64_t begin = chunk.begin(p);
+      return PanelSums<T>{reference + begin,    start + begin, mass + begin,
+                          sums + begin * width, width,         chunk.begin(p + 1) - begin,
+                          chunk.vectors(p)};
+    };
 
-    pack_rows(work.q, n, chunk.first, chunk.count, h, work.depth, depth, rows);
-    std::fill(rows + chunk.count * depth, rows + padded * depth, T(0));
-    transpose_panels(chunk, rows, depth, work.depth, static_cast<T>(work.options.scale), q_panels);
-    std::fill_n(sums, padded * width, T(0));
-    std::fill_n(top, padded, -std::numeric_limits<T>::infinity());
-    std::fill_n(mass, padded, T(0));
-    if (!first) {
-      for (std::int64_t i = 0; i < chunk.count; ++i) {
-        sum.load(n, chunk.first + i, h, sums + i * width);
-        top[i] = largest.number<T>(n, chunk.first + i, h);
-        mass[i] = total.number<T>(n, chunk.first + i, h);
-      }
-    }
+    pack_panels(work.q, n, chunk, h, work.depth, depth, ScoreTile<T>::query_scale(work), rows,
+                q_panels);
+    std::fill_n(sums, size * width, T(0));
+    std::fill_n(reference, size, PanelSums<T>::kNever);
+    std::fill_n(start, size, T(0));
+    std::fill_n(mass, size, T(0));
+    if (!first) read_state(n, h, chunk, panel, rows);
 
     const std::int64_t end = work.key_end(chunk.first + chunk.count - 1);
     for (std::int64_t key = 0; key < end; key += kTileKeys) {
@@ -102,47 +127,88 @@ struct Forward {
       pack_rows(work.k, n, key, count, work.key_head(h), work.depth, depth, k_rows);
       pack_rows(work.v, n, key, count, work.key_head(h), work.width, width, v_rows);
       for (std::int64_t p = 0; p < chunk.panels; ++p) {
-        const std::int64_t from = p * chunk.panel;
-        const std::int64_t queries = std::min(chunk.panel, chunk.count - from);
-        if (work.options.causal && work.key_end(chunk.first + from + queries - 1) <= key) continue;
-        score_tile(work, n, h, key, count, k_rows, chunk, p, q_panels + from * work.depth, s);
-        switch (chunk.vectors) {
-          case 1:
-            online_softmax<T, 1>(count, s, top + from, mass + from, alpha);
-            break;
-          case 2:
-            online_softmax<T, 2>(count, s, top + from, mass + from, alpha);
-            break;
-          default:
-            online_softmax<T, 3>(count, s, top + from, mass + from, alpha);
-        }
-        if (work.options.dropout > 0.0) drop_tile(work, n, h, key, count, chunk, p, s);
-        for (std::int64_t i = 0; i < queries; ++i) {
-          T* const row = sums + (from + i) * width;
-          if (alpha[i] == T(1)) continue;
-#pragma omp simd
-          for (std::int64_t c = 0; c < width; ++c) row[c] *= alpha[i];
-        }
-        add_transposed_product(s, chunk.panel, queries, count, v_rows, sums + from * width, width);
+        work.prefetch_keys(n, work.key_head(h), key + kTileKeys, p, chunk.panels);
+        const std::int64_t last_query = chunk.first + chunk.begin(p) + chunk.queries(p) - 1;
+        if (work.options.causal && work.key_end(last_query) <= key) continue;
+        const PanelSums<T> sum_of = panel(p);
+        const ScoreTile<T> tile{work, n, h, chunk, p, key, count, s, sum_of.queries};
+        add_tile(tile, sum_of, k_rows, q_panels + chunk.begin(p) * work.depth, v_rows);
       }
       poll_progress();
     }
+    write(n, h, chunk, panel, rows);
+  }
 
-    for (std::int64_t i = 0; i < chunk.count; ++i) {
-      const std::int64_t token = chunk.first + i;
-      T* const row = sums + i * width;
-      if (last) {
-        const T factor = mass[i] == T(0) ? T(0) : T(1) / mass[i];
-#pragma omp simd
-        for (std::int64_t c = 0; c < width; ++c) row[c] *= factor;
+  void add_tile(const ScoreTile<T>& tile,
+                const PanelSums<T>& panel,
+                const T* k_rows,
+                const T* q_panel,
+                const T* v_rows) const {
+    T sum_of[kPanel<T>];
+    bool raise = !panel.settled();
+    // Once raised, powers are at most 1 (or NaN).
+    for (bool fits = false; !fits;) {
+      tile.scores(k_rows, q_panel, panel.start);
+      if (raise) panel.raise(tile.s, tile.keys);
+      exponentials(tile.s, tile.pitch, tile.keys, panel.vectors, sum_of);
+      fits = true;
+      for (std::int64_t i = 0; i < panel.queries; ++i) fits &= sum_of[i] <= T(kLargestSum);
+      fits |= raise;
+      raise = true;
+    }
+    for (std::int64_t i = 0; i < panel.queries; ++i) panel.total[i] += sum_of[i];
+    if (work.options.dropout > 0.0) tile.drop(tile.s);
+    BlockProduct<T> g;
+    g.a = v_rows;
+    g.a_pitch = panel.channels;
+    g.b = tile.s;
+    g.b_pitch = g.c_pitch = panel.queries;
+    g.c = panel.sums;
+    g.rows = panel.channels;
+    g.depth = tile.keys;
+    multiply(Left::kColumns, g, panel.vectors);
+  }
+
+  template <class Panel>
+  void read_state(
+      std::int64_t n, std::int64_t h, const Chunk<T>& chunk, const Panel& panel, T* rows) const {
+    for (std::int64_t p = 0; p < chunk.panels; ++p) {
+      const PanelSums<T> x = panel(p);
+      const std::int64_t begin = chunk.first + chunk.begin(p);
+      for (std::int64_t i = 0; i < chunk.queries(p); ++i) {
+        sum.load(n, begin + i, h, rows + i * x.channels);
+        x.reference[i] = largest.number<T>(n, begin + i, h);
+        x.start[i] = x.reference[i] == PanelSums<T>::kNever ? T(0) : -x.reference[i];
+        x.total[i] = total.number<T>(n, begin + i, h);
+      }
+      transpose(rows, x.channels, chunk.queries(p), work.width, T(1), x.sums, x.queries);
+    }
+  }
+
+  template <class Panel>
+  void write(
+      std::int64_t n, std::int64_t h, const Chunk<T>& chunk, const Panel& panel, T* rows) const {
+    for (std::int64_t p = 0; p < chunk.panels; ++p) {
+      const PanelSums<T> x = panel(p);
+      transpose(x.sums, x.queries, work.width, x.queries, T(1), rows, x.channels);
+      for (std::int64_t i = 0; i < chunk.queries(p); ++i) {
+        const std::int64_t token = chunk.first + chunk.begin(p) + i;
+        T* const row = rows + i * x.channels;
+        if (!last) {
+          sum.store(n, token, h, row);
+          largest.set_number(n, token, h, x.reference[i]);
+          total.set_number(n, token, h, x.total[i]);
+          continue;
+        }
+        const bool saw = x.total[i] != T(0);
+        const T factor = saw ? T(1) / x.total[i] : T(0);
+        for (std::int64_t c = 0; c < work.width; ++c) row[c] *= factor;
         out.store(n, token, h, row);
-        lse.set_number(
-            n, token, h,
-            mass[i] == T(0) ? std::numeric_limits<T>::max() : top[i] + std::log(mass[i]));
-      } else {
-        sum.store(n, token, h, row);
-        largest.set_number(n, token, h, top[i]);
-        total.set_number(n, token, h, mass[i]);
+        const double statistic =
+            (static_cast<double>(x.reference[i]) + std::log2(static_cast<double>(x.total[i]))) /
+            ScoreTile<T>::kLog2E;
+        lse.set_number(n, token, h,
+                       saw ? static_cast<T>(statistic) : std::numeric_limits<T>::max());
       }
     }
   }
@@ -153,7 +219,8 @@ void forward(const AttentionWork& work,
              const AttentionState& state,
              const View& out,
              const View& lse) {
-  Forward<T> pass{work, state.first, state.last, {}, {}, {}, {}, {}};
+  const std::int64_t size = queries_per_task<T>(work);
+  Forward<T> pass{work, size, state.first, state.last, {}, {}, {}, {}, {}};
   if (!state.first || !state.last) {
     pass.sum = TokenRows(state.sum, work.options.sample_dims, true);
     pass.largest = TokenRows(state.largest, work.options.sample_dims, false);
@@ -163,13 +230,13 @@ void forward(const AttentionWork& work,
     pass.out = TokenRows(out, work.options.sample_dims, true);
     pass.lse = TokenRows(lse, work.options.sample_dims, false);
   }
-  const std::int64_t chunks = (work.queries + Chunk<T>::size() - 1) / Chunk<T>::size();
+  const std::int64_t chunks = (work.queries + size - 1) / size;
   const std::int64_t tasks = work.samples * work.heads * chunks;
   for_each_tile(tasks, tile_threads(tasks, work.flops()), [&](std::int64_t task) {
     // The last queries of a causal problem see most keys: they start first.
     const std::int64_t chunk = chunks - 1 - task / (work.samples * work.heads);
     const std::int64_t n = task / work.heads % work.samples;
-    pass.run(n, task % work.heads, chunk * Chunk<T>::size());
+    pass.run(n, task % work.heads, chunk * size);
   });
 }
 

@@ -12,9 +12,29 @@ namespace {
 
 using namespace cpu;
 
-constexpr std::int64_t kMaxPanels = kTaskPanels * kMaxGemmVectors;
+/// Panels whose probabilities are kept at a time: the depth of the products that give dk and dv.
+constexpr std::int64_t kGroupPanels = 4;
+template <class T>
+constexpr std::int64_t kGroup = kGroupPanels* kPanel<T>;
+/// Panels of a chunk, for which keys are read once.
+constexpr std::int64_t kChunkPanels = 16;
+/// Registers of columns of the products that give dk and dv.
+constexpr int kColumnVectors = 2;
+/// A part of the keys, all parts of which sum their share of dq apart.
+constexpr std::int64_t kLeastPartKeys = 512, kMostParts = 8;
 
-/// A chunk of queries of one head with what the tiles of its gradient are made of.
+/// Dense rows to groups of columns [groups][rows][up to kColumnVectors registers].
+template <class T>
+void column_panels(const T* rows, std::int64_t count, std::int64_t pitch, T scale, T* dst) {
+  constexpr std::int64_t kWide = kColumnVectors * kVectorLanes<T>;
+  for (std::int64_t c = 0; c < pitch; c += kWide) {
+    const std::int64_t wide = std::min(kWide, pitch - c);
+    for (std::int64_t i = 0; i < count; ++i, dst += wide)
+      for (std::int64_t j = 0; j < wide; ++j) dst[j] = rows[i * pitch + c + j] * scale;
+  }
+}
+
+/// A chunk of queries of one head with all that their gradient takes from them.
 template <class T>
 class GradChunk {
  public:
@@ -25,207 +45,243 @@ class GradChunk {
             std::int64_t sample,
             std::int64_t head,
             std::int64_t first_query,
-            TileScratch<T>& scratch)
-      : work_(work),
-        chunk(first_query, std::min(Chunk<T>::size(), work.queries - first_query)),
-        n(sample),
+            std::int64_t count,
+            std::int64_t dq_parts)
+      : n(sample),
         h(head),
-        depth(whole_vectors<T>(work.depth)),
-        width(whole_vectors<T>(work.width)) {
-    const std::int64_t padded = chunk.padded();
-    q_rows = scratch.take(padded * depth);
-    g_rows = scratch.take(padded * width);
-    q_panels_ = scratch.take(padded * work.depth);
-    g_panels_ = scratch.take(padded * work.width);
-    lse_ = scratch.take(padded);
-    delta_ = scratch.take(padded);
-    k_rows = scratch.take(kTileKeys * depth);
-    v_rows_ = scratch.take(kTileKeys * width);
-    p = scratch.take(kTileKeys * padded);
-    ds = scratch.take(kTileKeys * padded);
+        chunk(first_query, count),
+        size(chunk.padded()),
+        depth(padded<T>(work.depth)),
+        width(padded<T>(work.width)),
+        scratch_({size * work.depth, size * work.width, size * depth, size * width, size, size,
+                  size * depth, dq_parts * size * depth, size * std::max(depth, width), width}) {
+    q_panels = scratch_.take();
+    g_panels = scratch_.take();
+    q_columns = scratch_.take();
+    g_columns = scratch_.take();
+    start = scratch_.take();
+    delta = scratch_.take();
+    dq = scratch_.take();
+    dq_part = scratch_.take();
+    T* const rows = scratch_.take();
+    T* const out_row = scratch_.take();
 
-    pack_rows(work.q, n, chunk.first, chunk.count, h, work.depth, depth, q_rows);
-    std::fill(q_rows + chunk.count * depth, q_rows + padded * depth, T(0));
-    T* const out_row = v_rows_;  // not in use yet
-    pack_rows(dout, n, chunk.first, chunk.count, h, work.width, width, g_rows);
-    std::fill(g_rows + chunk.count * width, g_rows + padded * width, T(0));
-    for (std::int64_t i = 0; i < padded; ++i) {
-      lse_[i] = std::numeric_limits<T>::infinity();
-      delta_[i] = T(0);
-      if (i >= chunk.count) continue;
-      lse_[i] = lse.number<T>(n, chunk.first + i, h);
+    pack_panels(work.q, n, chunk, h, work.depth, depth, ScoreTile<T>::query_scale(work), rows,
+                q_panels);
+    pack_panels(dout, n, chunk, h, work.width, width, T(1), rows, g_panels);
+    pack_rows(work.q, n, chunk.first, chunk.count, h, work.depth, depth, rows);
+    std::fill(rows + chunk.count * depth, rows + size * depth, T(0));
+    column_panels(rows, size, depth, static_cast<T>(work.options.scale), q_columns);
+    pack_rows(dout, n, chunk.first, chunk.count, h, work.width, width, rows);
+    std::fill(rows + chunk.count * width, rows + size * width, T(0));
+    column_panels(rows, size, width, T(1), g_columns);
+    std::fill_n(start, size, -std::numeric_limits<T>::infinity());
+    std::fill_n(delta, size, T(0));
+    for (std::int64_t i = 0; i < chunk.count; ++i) {
+      start[i] = lse.number<T>(n, chunk.first + i, h) * static_cast<T>(-ScoreTile<T>::kLog2E);
       out.load(n, chunk.first + i, h, out_row);
-      const T* const g = g_rows + i * width;
+      const T* const g = rows + i * width;
       T sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t c = 0; c < work.width; ++c) sum += g[c] * out_row[c];
-      delta_[i] = sum;
+      delta[i] = sum;
     }
-    transpose_panels(chunk, q_rows, depth, work.depth, static_cast<T>(work.options.scale),
-                     q_panels_);
-    transpose_panels(chunk, g_rows, width, work.width, T(1), g_panels_);
   }
 
-  static std::int64_t scratch_size(const AttentionWork& work) {
-    const std::int64_t padded = Chunk<T>::size();
-    return (padded + kTileKeys) *
-               (2 * whole_vectors<T>(work.depth) + 2 * whole_vectors<T>(work.width) + 2) +
-           2 * kTileKeys * padded + 512;
+  const std::int64_t n, h;
+  const Chunk<T> chunk;
+  const std::int64_t size, depth, width;  ///< padded
+  T *q_panels, *g_panels;                 ///< [panel][channel][query], q times the scale of scores
+  T *q_columns, *g_columns;               ///< [column group][query][column], q times the scale
+  T *start, *delta;
+  T *dq, *dq_part;  ///< [panel][channel][query]; of the parts in succession
+
+ private:
+  TileScratch<T> scratch_;
+};
+
+/// A tile of keys against the queries of a chunk.
+template <class T>
+class GradTile {
+ public:
+  explicit GradTile(const AttentionWork& work)
+      : work_(work),
+        depth_(padded<T>(work.depth)),
+        width_(padded<T>(work.width)),
+        scratch_({kTileKeys * depth_, kTileKeys * width_, kPanel<T>, kTileKeys * kGroup<T>,
+                  kTileKeys * kGroup<T>, kTileKeys * depth_, kTileKeys * width_,
+                  std::max(depth_, width_)}) {
+    k_rows_ = scratch_.take();
+    v_rows_ = scratch_.take();
+    zeros_ = scratch_.take();
+    p_ = scratch_.take();
+    ds_ = scratch_.take();
+    dk_ = scratch_.take();
+    dv_ = scratch_.take();
+    row_ = scratch_.take();
+    std::fill_n(zeros_, kPanel<T>, T(0));
   }
 
-  /// Brings the keys of a tile near.
-  void read_keys(std::int64_t key, std::int64_t count) {
-    pack_rows(work_.k, n, key, count, work_.key_head(h), work_.depth, depth, k_rows);
-    pack_rows(work_.v, n, key, count, work_.key_head(h), work_.width, width, v_rows_);
-  }
-  std::int64_t queries(std::int64_t panel) const {
-    return std::min(chunk.panel, chunk.count - panel * chunk.panel);
+  void read(const GradChunk<T>& c, std::int64_t key, std::int64_t count) {
+    key_ = key;
+    keys_ = count;
+    pack_rows(work_.k, c.n, key, count, work_.key_head(c.h), work_.depth, depth_, k_rows_);
+    pack_rows(work_.v, c.n, key, count, work_.key_head(c.h), work_.width, width_, v_rows_);
   }
   /// The first panel that sees a key of the tile, which follow each other in the global order.
-  std::int64_t first_panel(std::int64_t key) const {
-    std::int64_t panel = 0;
-    while (work_.options.causal && panel < chunk.panels &&
-           work_.key_end(chunk.first + panel * chunk.panel + queries(panel) - 1) <= key) {
-      ++panel;
+  std::int64_t first_panel(const Chunk<T>& chunk) const {
+    std::int64_t p = 0;
+    while (work_.options.causal && p < chunk.panels &&
+           work_.key_end(chunk.first + chunk.begin(p) + chunk.queries(p) - 1) <= key_) {
+      ++p;
     }
-    return panel;
+    return p;
   }
 
-  /// p (with dropout) and ds of one panel at [key][query].
-  void compute(std::int64_t key, std::int64_t count, std::int64_t panel) {
-    T* const pp = p + panel * kTileKeys * chunk.panel;
-    T* const dd = ds + panel * kTileKeys * chunk.panel;
-    const std::int64_t from = panel * chunk.panel;
-    score_tile(work_, n, h, key, count, k_rows, chunk, panel, q_panels_ + from * work_.depth, pp);
-    panel_product(v_rows_, width, count, work_.width, g_panels_ + from * work_.width, chunk.vectors,
-                  dd);
+  /// p (with dropout) and ds of one panel, from query `at` of the group on; returns ds
+  /// [key][kGroup].
+  const T* compute(const GradChunk<T>& c, std::int64_t panel, std::int64_t at) {
+    const std::int64_t begin = c.chunk.begin(panel);
+    const int vectors = c.chunk.vectors(panel);
+    T* const p = p_ + at;
+    T* const ds = ds_ + at;
+    const ScoreTile<T> tile{work_, c.n, c.h, c.chunk, panel, key_, keys_, p, kGroup<T>};
+    tile.scores(k_rows_, c.q_panels + begin * work_.depth, c.start + begin);
+    BlockProduct<T> g;
+    g.a = v_rows_;
+    g.a_pitch = width_;
+    g.b = c.g_panels + begin * work_.width;
+    g.b_pitch = vectors * kVectorLanes<T>;
+    g.c = ds;
+    g.c_pitch = kGroup<T>;
+    g.rows = keys_;
+    g.depth = work_.width;
+    g.start = zeros_;
+    multiply(Left::kRows, g, vectors);
     const bool dropped = work_.options.dropout > 0.0;
-    if (dropped) drop_tile(work_, n, h, key, count, chunk, panel, dd);
-    const T* const lse = lse_ + from;
-    const T* const delta = delta_ + from;
-    for (std::int64_t j = 0; j < count; ++j) {
-      T* const s = pp + j * chunk.panel;
-      T* const d = dd + j * chunk.panel;
-#pragma omp simd
-      for (std::int64_t i = 0; i < chunk.panel; ++i) {
-        const T probability = tile_exp(s[i] - lse[i]);
-        s[i] = probability;
-        d[i] = probability * (d[i] - delta[i]);
+    if (dropped) tile.drop(ds);
+    score_gradients(p, ds, kGroup<T>, keys_, vectors, c.delta + begin);
+    if (dropped) tile.drop(p);
+    return ds;
+  }
+
+  /// Adds what all queries of the chunk give to the keys of the tile, and what these give to dq.
+  void add(const GradChunk<T>& c, const TokenRows& dk, const TokenRows& dv, T* dq) {
+    const Chunk<T>& chunk = c.chunk;
+    const T* start = zeros_;
+    for (std::int64_t p = first_panel(chunk); p < chunk.panels; start = nullptr) {
+      const std::int64_t first = chunk.begin(p);
+      const std::int64_t end = std::min(chunk.panels, (p / kGroupPanels + 1) * kGroupPanels);
+      for (; p < end; ++p) {
+        BlockProduct<T> g;
+        work_.prefetch_keys(c.n, work_.key_head(c.h), key_ + kTileKeys, p, chunk.panels);
+        g.b = compute(c, p, chunk.begin(p) - first);
+        g.b_pitch = kGroup<T>;
+        g.a = k_rows_;
+        g.a_pitch = depth_;
+        g.c = dq + chunk.begin(p) * depth_;
+        g.c_pitch = chunk.vectors(p) * kVectorLanes<T>;
+        g.rows = depth_;
+        g.depth = keys_;
+        multiply(Left::kColumns, g, chunk.vectors(p));
       }
+      const Interval queries{first, chunk.begin(p)};
+      sum_over_queries(p_, c.g_columns, c.size, queries, width_, start, dv_);
+      sum_over_queries(ds_, c.q_columns, c.size, queries, depth_, start, dk_);
     }
-    if (dropped) drop_tile(work_, n, h, key, count, chunk, panel, pp);
+    if (start != nullptr) return;
+    for (std::int64_t j = 0; j < keys_; ++j) {
+      dv.add(c.n, key_ + j, work_.key_head(c.h), dv_ + j * width_, row_);
+      dk.add(c.n, key_ + j, work_.key_head(c.h), dk_ + j * depth_, row_);
+    }
   }
 
  private:
-  const AttentionWork& work_;
-  T* q_panels_;
-  T* g_panels_;
-  T* lse_;
-  T* delta_;
-  T* v_rows_;
-
- public:
-  const Chunk<T> chunk;
-  const std::int64_t n, h;
-  const std::int64_t depth, width;  ///< in whole registers
-  T* q_rows;
-  T* g_rows;
-  T* k_rows;
-  T* p;
-  T* ds;
-};
-
-/// c[key] = sum over the panels from `first` on and their queries of s[panel][key][query]
-/// b[query], where b are column panels of `padded` rows.
-template <class T>
-void sum_over_queries(const Chunk<T>& chunk,
-                      std::int64_t first,
-                      std::int64_t keys,
-                      const T* s,
-                      const T* b,
-                      std::int64_t stride,
-                      T* c) {
-  std::int64_t a_offset[kMaxPanels], b_offset[kMaxPanels];
-  BatchGemm<T> g;
-  g.a_offset = a_offset;
-  g.b_offset = b_offset;
-  g.batch = chunk.panels - first;
-  g.depth = chunk.panel;
-  g.a_row = chunk.panel;
-  g.c_row = stride;
-  for (std::int64_t column = 0; column < stride;) {
-    const auto vectors = static_cast<int>(
-        std::min<std::int64_t>(kColumnVectors, (stride - column) / kVectorLanes<T>));
-    const std::int64_t wide = vectors * kVectorLanes<T>;
-    for (std::int64_t p = first; p < chunk.panels; ++p) {
-      a_offset[p - first] = p * kTileKeys * chunk.panel;
-      b_offset[p - first] = p * chunk.panel * wide;
+  /// c[key] = start or c[key] + sum over queries of s[key][query] columns[query].
+  void sum_over_queries(const T* s,
+                        const T* columns,
+                        std::int64_t rows,
+                        Interval queries,
+                        std::int64_t pitch,
+                        const T* start,
+                        T* c) const {
+    constexpr std::int64_t kWide = kColumnVectors * kVectorLanes<T>;
+    BlockProduct<T> g;
+    g.a = s;
+    g.a_pitch = kGroup<T>;
+    g.c_pitch = pitch;
+    g.rows = keys_;
+    g.depth = queries.size();
+    g.start = start;
+    for (std::int64_t column = 0; column < pitch; column += kWide) {
+      g.b_pitch = std::min(kWide, pitch - column);
+      g.b = columns + column * rows + queries.lo * g.b_pitch;
+      g.c = c + column;
+      multiply(Left::kRows, g, static_cast<int>(g.b_pitch / kVectorLanes<T>));
     }
-    g.b = b + column * chunk.padded();
-    g.b_col = wide;
-    for_row_blocks(keys, max_gemm_rows(vectors), [&](std::int64_t row, int rows) {
-      g.a = s + row * chunk.panel;
-      g.c = c + row * stride + column;
-      batch_gemm(g, vectors, rows);
-    });
-    column += wide;
   }
-}
+
+  const AttentionWork& work_;
+  std::int64_t depth_, width_;  ///< padded
+  TileScratch<T, 1> scratch_;
+  std::int64_t key_ = 0, keys_ = 0;
+  T *k_rows_, *v_rows_, *zeros_;
+  T *p_, *ds_;  ///< [key][query] of a group of panels
+  T *dk_, *dv_, *row_;
+};
 
 template <class T>
 struct Gradients {
   const AttentionWork& work;
+  std::int64_t parts;  ///< of the keys
+  bool apart;          ///< parts run on threads, else one after the other
   TokenRows out, lse, dout, dq, dk, dv;
 
-  /// All queries of the heads that read one key head: dk and dv are summed by one thread.
+  /// All queries of the heads that read one key head: dk and dv of a key are summed by one thread.
   void run(std::int64_t n, std::int64_t key_head) const {
+    constexpr std::int64_t kQueries = kChunkPanels * kPanel<T>;
     for (std::int64_t h = 0; h < work.heads; ++h) {
       if (work.key_head(h) != key_head) continue;
-      for (std::int64_t query = 0; query < work.queries; query += Chunk<T>::size())
-        add_chunk(n, h, query);
+      for (std::int64_t query = 0; query < work.queries; query += kQueries) {
+        add_chunk(GradChunk<T>(work, out, lse, dout, n, h, query,
+                               std::min(kQueries, work.queries - query), apart ? parts : 1));
+      }
     }
   }
 
-  void add_chunk(std::int64_t n, std::int64_t h, std::int64_t query) const {
-    const std::int64_t wide = std::max(whole_vectors<T>(work.depth), whole_vectors<T>(work.width));
-    TileScratch<T> scratch(static_cast<std::size_t>(
-        GradChunk<T>::scratch_size(work) + (3 * Chunk<T>::size() + kTileKeys + 1) * wide + 256));
-    GradChunk<T> g(work, out, lse, dout, n, h, query, scratch);
-    const Chunk<T>& chunk = g.chunk;
-    const std::int64_t padded = chunk.padded();
-    T* const q_columns = scratch.take(padded * g.depth);
-    T* const g_columns = scratch.take(padded * g.width);
-    T* const dq_rows = scratch.take(padded * g.depth);
-    T* const tile = scratch.take(kTileKeys * wide);
-    T* const row = scratch.take(wide);
-    const T scale = static_cast<T>(work.options.scale);
-    column_panels(g.q_rows, padded, g.depth, scale, q_columns);
-    column_panels(g.g_rows, padded, g.width, T(1), g_columns);
-    std::fill_n(dq_rows, padded * g.depth, T(0));
-
-    const std::int64_t end = work.key_end(chunk.first + chunk.count - 1);
-    for (std::int64_t key = 0; key < end; key += kTileKeys) {
-      const std::int64_t count = std::min(kTileKeys, end - key);
-      g.read_keys(key, count);
-      const std::int64_t first = g.first_panel(key);
-      for (std::int64_t p = first; p < chunk.panels; ++p) {
-        g.compute(key, count, p);
-        add_transposed_product(g.ds + p * kTileKeys * chunk.panel, chunk.panel, g.queries(p), count,
-                               g.k_rows, dq_rows + p * chunk.panel * g.depth, g.depth);
+  void add_chunk(const GradChunk<T>& c) const {
+    const std::int64_t size = c.size * c.depth;
+    const std::int64_t end = work.key_end(c.chunk.first + c.chunk.count - 1);
+    const std::int64_t tiles = (work.keys + kTileKeys - 1) / kTileKeys;
+    const std::int64_t part_keys = (tiles + parts - 1) / parts * kTileKeys;
+    const auto add_part = [&](const T* part) {
+      for (std::int64_t i = 0; i < size; ++i) c.dq[i] += part[i];
+    };
+    std::fill_n(c.dq, size, T(0));
+    for_each_tile(parts, apart ? thread_count() : 1, [&](std::int64_t part) {
+      T* const mine = c.dq_part + (apart ? part * size : 0);
+      std::fill_n(mine, size, T(0));
+      GradTile<T> tile(work);
+      const std::int64_t last = std::min(end, (part + 1) * part_keys);
+      for (std::int64_t key = part * part_keys; key < last; key += kTileKeys) {
+        tile.read(c, key, std::min(kTileKeys, last - key));
+        tile.add(c, dk, dv, mine);
+        if (!apart) poll_progress();
       }
-      const std::int64_t key_head = work.key_head(h);
-      sum_over_queries(chunk, first, count, g.p, g_columns, g.width, tile);
-      for (std::int64_t j = 0; j < count; ++j)
-        dv.add(n, key + j, key_head, tile + j * g.width, row);
-      sum_over_queries(chunk, first, count, g.ds, q_columns, g.depth, tile);
-      for (std::int64_t j = 0; j < count; ++j)
-        dk.add(n, key + j, key_head, tile + j * g.depth, row);
-      poll_progress();
-    }
-    for (std::int64_t i = 0; i < chunk.count; ++i) {
-      T* const values = dq_rows + i * g.depth;
-      for (std::int64_t c = 0; c < work.depth; ++c) values[c] *= scale;
-      dq.add(n, chunk.first + i, h, values, row);
+      if (!apart) add_part(mine);
+    });
+    if (apart)
+      for (std::int64_t part = 0; part < parts; ++part) add_part(c.dq_part + part * size);
+
+    TileScratch<T, 1> scratch({kPanel<T> * c.depth, c.depth});
+    T* const rows = scratch.take();
+    T* const row = scratch.take();
+    for (std::int64_t p = 0; p < c.chunk.panels; ++p) {
+      const std::int64_t begin = c.chunk.begin(p), wide = c.chunk.begin(p + 1) - begin;
+      transpose(c.dq + begin * c.depth, wide, work.depth, wide, static_cast<T>(work.options.scale),
+                rows, c.depth);
+      for (std::int64_t i = 0; i < c.chunk.queries(p); ++i)
+        dq.add(c.n, c.chunk.first + begin + i, c.h, rows + i * c.depth, row);
     }
   }
 };
@@ -236,36 +292,38 @@ struct BiasGradient {
   TokenRows out, lse, dout;
   PairView dbias;
 
+  /// Queries of one task where tasks share no row.
+  static constexpr std::int64_t kQueries = kGroup<T>;
+
   /// The queries [query, end) of all samples and heads that share one slice of the bias.
   void run(Interval over_samples, Interval over_heads, std::int64_t query, std::int64_t end) const {
     for (std::int64_t n = over_samples.lo; n < over_samples.hi; ++n)
       for (std::int64_t h = over_heads.lo; h < over_heads.hi; ++h)
-        for (std::int64_t q = query; q < end; q += Chunk<T>::size()) add_chunk(n, h, q);
+        for (std::int64_t q = query; q < end; q += kQueries)
+          add_chunk({work, out, lse, dout, n, h, q, std::min(kQueries, end - q), 0});
   }
 
-  void add_chunk(std::int64_t n, std::int64_t h, std::int64_t query) const {
-    TileScratch<T> scratch(static_cast<std::size_t>(GradChunk<T>::scratch_size(work)));
-    GradChunk<T> g(work, out, lse, dout, n, h, query, scratch);
-    T* const into = dbias.view.as<T>() + dbias.sample_head(n, h);
-    const std::int64_t end = work.key_end(g.chunk.first + g.chunk.count - 1);
+  void add_chunk(const GradChunk<T>& c) const {
+    const Chunk<T>& chunk = c.chunk;
+    GradTile<T> tile(work);
+    T* const into = dbias.view.as<T>() + dbias.sample_head(c.n, c.h);
+    const std::int64_t end = work.key_end(chunk.first + chunk.count - 1);
     for (std::int64_t key = 0; key < end; key += kTileKeys) {
       const std::int64_t count = std::min(kTileKeys, end - key);
-      g.read_keys(key, count);
-      for (std::int64_t p = g.first_panel(key); p < g.chunk.panels; ++p) {
-        g.compute(key, count, p);
-        const T* const ds = g.ds + p * kTileKeys * g.chunk.panel;
-        const std::int64_t first = g.chunk.first + p * g.chunk.panel;
+      tile.read(c, key, count);
+      for (std::int64_t p = tile.first_panel(chunk); p < chunk.panels; ++p) {
+        const T* const ds = tile.compute(c, p, 0);
+        const std::int64_t first = chunk.first + chunk.begin(p), queries = chunk.queries(p);
         for (std::int64_t j = 0; j < count; ++j) {
-          const T* const row = ds + j * g.chunk.panel;
+          const T* const row = ds + j * kGroup<T>;
           const std::int64_t column = dbias.columns[key + j];
           if (dbias.same_row) {
             T sum = 0;
-            for (std::int64_t i = 0; i < g.queries(p); ++i) sum += row[i];
+            for (std::int64_t i = 0; i < queries; ++i) sum += row[i];
             into[dbias.rows[0] + column] += sum;
             continue;
           }
-          for (std::int64_t i = 0; i < g.queries(p); ++i)
-            into[dbias.rows[first + i] + column] += row[i];
+          for (std::int64_t i = 0; i < queries; ++i) into[dbias.rows[first + i] + column] += row[i];
         }
       }
       poll_progress();
@@ -303,15 +361,21 @@ void gradients(const AttentionWork& work,
                const View& dq,
                const View& dk,
                const View& dv) {
+  const std::int64_t tasks = work.samples * work.key_heads;
+  // The parts, hence all sums, follow from the shape; only who computes them, from the threads.
+  const std::int64_t parts = std::clamp<std::int64_t>(work.keys / kLeastPartKeys, 1, kMostParts);
+  const int threads = tile_threads(tasks * parts, 2.5 * work.flops());
+  const bool apart = parts > 1 && threads > 1 && tasks < 2 * threads;
   const Gradients<T> pass{work,
+                          parts,
+                          apart,
                           TokenRows(saved.out, work.options.sample_dims, true),
                           TokenRows(saved.lse, work.options.sample_dims, false),
                           TokenRows(saved.dout, work.options.sample_dims, true),
                           TokenRows(dq, work.options.sample_dims, true),
                           TokenRows(dk, work.options.sample_dims, true),
                           TokenRows(dv, work.options.sample_dims, true)};
-  const std::int64_t tasks = work.samples * work.key_heads;
-  for_each_tile(tasks, tile_threads(tasks, 2.5 * work.flops()),
+  for_each_tile(tasks, apart ? 1 : threads,
                 [&](std::int64_t task) { pass.run(task / work.key_heads, task % work.key_heads); });
 }
 
@@ -324,7 +388,7 @@ void bias_gradient(const AttentionWork& work, const AttentionSaved& saved, const
   const std::int64_t samples = dbias.shared_samples ? 1 : work.samples;
   const std::int64_t heads = dbias.head == 0 ? 1 : work.heads;
   const std::int64_t size =
-      dbias.shared_rows ? std::max<std::int64_t>(1, work.queries) : Chunk<T>::size();
+      dbias.shared_rows ? std::max<std::int64_t>(1, work.queries) : pass.kQueries;
   const std::int64_t chunks = (work.queries + size - 1) / size;
   const std::int64_t tasks = samples * heads * chunks;
   for_each_tile(tasks, tile_threads(tasks, work.flops()), [&](std::int64_t task) {

@@ -8,8 +8,6 @@ namespace tessera::kernels::cpu {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 Dims domain_of(const Dims& all, int first, int count) {
   Dims part;
   for (int d = 0; d < count; ++d) part.push_back(all[first + d]);
@@ -207,22 +205,6 @@ std::int64_t AttentionWork::key_end(std::int64_t last) const {
 }
 
 template <class T>
-Chunk<T>::Chunk(std::int64_t first_query, std::int64_t query_count)
-    : first(first_query), count(query_count) {
-  std::int64_t best = std::numeric_limits<std::int64_t>::max();
-  for (int v = kMaxGemmVectors; v >= 1; --v) {
-    const std::int64_t lanes = v * kVectorLanes<T>;
-    const std::int64_t total = (count + lanes - 1) / lanes * lanes;
-    if (total < best) {
-      best = total;
-      vectors = v;
-    }
-  }
-  panel = vectors * kVectorLanes<T>;
-  panels = best / panel;
-}
-
-template <class T>
 void pack_rows(const TokenRows& rows,
                std::int64_t n,
                std::int64_t first,
@@ -239,204 +221,117 @@ void pack_rows(const TokenRows& rows,
 }
 
 template <class T>
-void transpose_panels(const Chunk<T>& chunk,
-                      const T* rows,
-                      std::int64_t stride,
-                      std::int64_t width,
-                      T scale,
-                      T* dst) {
+void pack_panels(const TokenRows& rows,
+                 std::int64_t n,
+                 const Chunk<T>& chunk,
+                 std::int64_t head,
+                 std::int64_t width,
+                 std::int64_t stride,
+                 T scale,
+                 T* row,
+                 T* dst) {
   for (std::int64_t p = 0; p < chunk.panels; ++p) {
-    for (std::int64_t i = 0; i < chunk.panel; ++i) {
-      const T* const row = rows + (p * chunk.panel + i) * stride;
-      T* const column = dst + p * chunk.panel * width + i;
-      for (std::int64_t c = 0; c < width; ++c) column[c * chunk.panel] = row[c] * scale;
-    }
+    const std::int64_t begin = chunk.begin(p), count = chunk.queries(p);
+    const std::int64_t wide = chunk.begin(p + 1) - begin;
+    pack_rows(rows, n, chunk.first + begin, count, head, width, stride, row);
+    std::fill(row + count * stride, row + wide * stride, T(0));
+    transpose(row, stride, wide, width, scale, dst + begin * width, wide);
   }
 }
 
 template <class T>
-void column_panels(const T* rows, std::int64_t count, std::int64_t stride, T scale, T* dst) {
-  constexpr std::int64_t kWide = kColumnVectors * kVectorLanes<T>;
-  for (std::int64_t c = 0; c < stride; c += kWide) {
-    const std::int64_t wide = std::min(kWide, stride - c);
-    for (std::int64_t i = 0; i < count; ++i, dst += wide)
-      for (std::int64_t j = 0; j < wide; ++j) dst[j] = rows[i * stride + c + j] * scale;
-  }
-}
-
-template <class T>
-void panel_product(const T* a,
-                   std::int64_t a_row,
-                   std::int64_t rows,
-                   std::int64_t depth,
-                   const T* b,
-                   int vectors,
-                   T* c) {
-  const std::int64_t wide = vectors * kVectorLanes<T>;
-  const std::int64_t zero = 0;
-  BatchGemm<T> g;
-  g.b = b;
-  g.a_offset = g.b_offset = &zero;
-  g.batch = 1;
-  g.depth = depth;
-  g.a_row = a_row;
-  g.b_col = g.c_row = wide;
-  for_row_blocks(rows, max_gemm_rows(vectors), [&](std::int64_t first, int count) {
-    g.a = a + first * a_row;
-    g.c = c + first * wide;
-    batch_gemm(g, vectors, count);
-  });
-}
-
-template <class T>
-void add_transposed_product(const T* a,
-                            std::int64_t a_stride,
-                            std::int64_t rows,
-                            std::int64_t depth,
-                            const T* b,
-                            T* c,
-                            std::int64_t stride) {
-  const std::int64_t zero = 0;
-  BatchGemm<T> g;
-  g.a_offset = g.b_offset = &zero;
-  g.batch = 1;
-  g.depth = depth;
-  g.a_row = 1;
-  g.a_col = a_stride;
-  g.b_col = g.c_row = stride;
-  g.accumulate = true;
-  for (std::int64_t column = 0; column < stride;) {
-    const std::int64_t left = (stride - column) / kVectorLanes<T>;
-    const int vectors = left == 3 ? 3 : static_cast<int>(std::min<std::int64_t>(left, 2));
-    for_row_blocks(rows, max_gemm_rows(vectors), [&](std::int64_t first, int count) {
-      g.a = a + first;
-      g.b = b + column;
-      g.c = c + first * stride + column;
-      batch_gemm(g, vectors, count);
-    });
-    column += vectors * kVectorLanes<T>;
-  }
-}
-
-namespace {
-
-template <class T>
-void add_bias(const AttentionWork& work,
-              std::int64_t base,
-              std::int64_t first_key,
-              std::int64_t key_count,
-              const Chunk<T>& chunk,
-              std::int64_t panel,
-              T* s) {
+void ScoreTile<T>::add_bias() const {
   const PairView& bias = work.bias;
+  const std::int64_t base = bias.sample_head(n, h);
   const auto size = static_cast<std::int64_t>(size_of(bias.view.dtype));
   T row[kTileKeys];
   const auto read = [&](std::int64_t query) {
     const char* const at = bias.view.as<char>() + (base + bias.rows[query]) * size;
     if (bias.columns.even()) {
-      load(at + bias.columns[first_key] * size, bias.view.dtype, bias.columns.step(), key_count,
-           row);
+      load(at + bias.columns[first_key] * size, bias.view.dtype, bias.columns.step(), keys, row);
     } else {
-      for (std::int64_t j = 0; j < key_count; ++j)
+      for (std::int64_t j = 0; j < keys; ++j)
         load(at + bias.columns[first_key + j] * size, bias.view.dtype, 1, 1, row + j);
     }
+    for (std::int64_t j = 0; j < keys; ++j) row[j] *= static_cast<T>(kLog2E);
   };
-  const std::int64_t first = panel * chunk.panel;
+  const std::int64_t first = chunk.first + chunk.begin(panel), queries = chunk.queries(panel);
   if (bias.same_row) {
     read(0);
-    for (std::int64_t j = 0; j < key_count; ++j)
-      for (std::int64_t i = 0; i < chunk.panel; ++i) s[j * chunk.panel + i] += row[j];
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (std::int64_t i = 0; i < queries; ++i) s[j * pitch + i] += row[j];
     return;
   }
-  for (std::int64_t i = 0; i < std::min(chunk.panel, chunk.count - first); ++i) {
-    read(chunk.first + first + i);
-    for (std::int64_t j = 0; j < key_count; ++j) s[j * chunk.panel + i] += row[j];
+  for (std::int64_t i = 0; i < queries; ++i) {
+    read(first + i);
+    for (std::int64_t j = 0; j < keys; ++j) s[j * pitch + i] += row[j];
   }
 }
 
 template <class T>
-void apply_mask(const AttentionWork& work,
-                std::int64_t base,
-                std::int64_t first_key,
-                std::int64_t key_count,
-                const Chunk<T>& chunk,
-                std::int64_t panel,
-                T* s) {
+void ScoreTile<T>::apply_mask() const {
   const PairView& mask = work.mask;
-  const std::int64_t first = panel * chunk.panel;
-  const auto never = static_cast<T>(-kInfinity);
-  const auto* const allowed = mask.view.as<std::uint8_t>() + base;
+  constexpr T kNever = -std::numeric_limits<T>::infinity();
+  const std::int64_t first = chunk.first + chunk.begin(panel), queries = chunk.queries(panel);
+  const auto* const allowed = mask.view.as<std::uint8_t>() + mask.sample_head(n, h);
   if (mask.same_row) {
-    for (std::int64_t j = 0; j < key_count; ++j) {
+    for (std::int64_t j = 0; j < keys; ++j) {
       if (allowed[mask.rows[0] + mask.columns[first_key + j]] == 0)
-        std::fill_n(s + j * chunk.panel, chunk.panel, never);
+        std::fill_n(s + j * pitch, queries, kNever);
     }
     return;
   }
-  for (std::int64_t i = 0; i < std::min(chunk.panel, chunk.count - first); ++i) {
-    const std::uint8_t* const row = allowed + mask.rows[chunk.first + first + i];
-    for (std::int64_t j = 0; j < key_count; ++j)
-      if (row[mask.columns[first_key + j]] == 0) s[j * chunk.panel + i] = never;
+  for (std::int64_t i = 0; i < queries; ++i) {
+    const std::uint8_t* const row = allowed + mask.rows[first + i];
+    for (std::int64_t j = 0; j < keys; ++j)
+      if (row[mask.columns[first_key + j]] == 0) s[j * pitch + i] = kNever;
   }
 }
 
-}  // namespace
-
 template <class T>
-void score_tile(const AttentionWork& work,
-                std::int64_t n,
-                std::int64_t h,
-                std::int64_t first_key,
-                std::int64_t key_count,
-                const T* k_rows,
-                const Chunk<T>& chunk,
-                std::int64_t panel,
-                const T* q_panel,
-                T* s) {
-  panel_product(k_rows, whole_vectors<T>(work.depth), key_count, work.depth, q_panel, chunk.vectors,
-                s);
-  if (work.bias.defined())
-    add_bias(work, work.bias.sample_head(n, h), first_key, key_count, chunk, panel, s);
-  if (work.mask.defined())
-    apply_mask(work, work.mask.sample_head(n, h), first_key, key_count, chunk, panel, s);
+void ScoreTile<T>::scores(const T* k_rows, const T* q_panel, const T* start) const {
+  BlockProduct<T> g;
+  g.a = k_rows;
+  g.a_pitch = padded<T>(work.depth);
+  g.b = q_panel;
+  g.b_pitch = chunk.vectors(panel) * kVectorLanes<T>;
+  g.c = s;
+  g.c_pitch = pitch;
+  g.rows = keys;
+  g.depth = work.depth;
+  g.start = start;
+  multiply(Left::kRows, g, chunk.vectors(panel));
+  if (work.bias.defined()) add_bias();
+  if (work.mask.defined()) apply_mask();
   if (work.options.causal) {
     // Both positions grow, so the queries that do not see a key are the first ones of the panel.
-    const std::int64_t start = chunk.first + panel * chunk.panel;
-    const std::int64_t count = std::min(chunk.panel, chunk.count - panel * chunk.panel);
+    const std::int64_t first = chunk.first + chunk.begin(panel), queries = chunk.queries(panel);
     std::int64_t blind = 0;
-    for (std::int64_t j = 0; j < key_count; ++j) {
+    for (std::int64_t j = 0; j < keys; ++j) {
       const std::int64_t position = work.key_at[first_key + j];
-      while (blind < count && work.query_at[start + blind] < position) ++blind;
-      std::fill_n(s + j * chunk.panel, blind, static_cast<T>(-kInfinity));
+      while (blind < queries && work.query_at[first + blind] < position) ++blind;
+      std::fill_n(s + j * pitch, blind, -std::numeric_limits<T>::infinity());
     }
   }
 }
 
 template <class T>
-void drop_tile(const AttentionWork& work,
-               std::int64_t n,
-               std::int64_t h,
-               std::int64_t first_key,
-               std::int64_t key_count,
-               const Chunk<T>& chunk,
-               std::int64_t panel,
-               T* s) {
+void ScoreTile<T>::drop(T* values) const {
   constexpr std::int64_t kBlocks = kTileKeys / 4 + 1;
   const PhiloxKey key = work.options.key;
   const std::uint64_t threshold = drop_threshold(work.options.dropout);
   const T factor = static_cast<T>(1.0 / (1.0 - work.options.dropout));
   const std::int64_t sample_head = work.sample_at[n] * work.all_heads + h + work.head_range.lo;
-  const std::int64_t start = chunk.first + panel * chunk.panel;
-  const std::int64_t count = std::min(chunk.panel, chunk.count - panel * chunk.panel);
+  const std::int64_t first = chunk.first + chunk.begin(panel);
   std::uint32_t words[4][kBlocks];
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < chunk.queries(panel); ++i) {
     const std::int64_t row =
-        (sample_head * work.all_queries + work.query_at[start + i]) * work.all_keys;
-    for (std::int64_t j = 0; j < key_count;) {
+        (sample_head * work.all_queries + work.query_at[first + i]) * work.all_keys;
+    for (std::int64_t j = 0; j < keys;) {
       // A run of keys that follow each other in the global order.
       const std::int64_t position = work.key_at[first_key + j];
       std::int64_t run = 1;
-      while (j + run < key_count && work.key_at[first_key + j + run] == position + run) ++run;
+      while (j + run < keys && work.key_at[first_key + j + run] == position + run) ++run;
       const auto index = static_cast<std::uint64_t>(row + position);
       const auto skip = static_cast<std::int64_t>(index & 3);
       const std::int64_t blocks = (skip + run + 3) / 4;
@@ -451,28 +346,19 @@ void drop_tile(const AttentionWork& work,
       }
       for (std::int64_t r = 0; r < run; ++r, ++j) {
         const std::uint32_t word = words[(skip + r) & 3][(skip + r) / 4];
-        T& value = s[j * chunk.panel + i];
+        T& value = values[j * pitch + i];
         value = word < threshold ? T(0) : value * factor;
       }
     }
   }
 }
 
-#define TESSERA_INSTANTIATE(T)                                                                     \
-  template struct Chunk<T>;                                                                        \
-  template void pack_rows<T>(const TokenRows&, std::int64_t, std::int64_t, std::int64_t,           \
-                             std::int64_t, std::int64_t, std::int64_t, T*);                        \
-  template void transpose_panels<T>(const Chunk<T>&, const T*, std::int64_t, std::int64_t, T, T*); \
-  template void column_panels<T>(const T*, std::int64_t, std::int64_t, T, T*);                     \
-  template void panel_product<T>(const T*, std::int64_t, std::int64_t, std::int64_t, const T*,     \
-                                 int, T*);                                                         \
-  template void add_transposed_product<T>(const T*, std::int64_t, std::int64_t, std::int64_t,      \
-                                          const T*, T*, std::int64_t);                             \
-  template void score_tile<T>(const AttentionWork&, std::int64_t, std::int64_t, std::int64_t,      \
-                              std::int64_t, const T*, const Chunk<T>&, std::int64_t, const T*,     \
-                              T*);                                                                 \
-  template void drop_tile<T>(const AttentionWork&, std::int64_t, std::int64_t, std::int64_t,       \
-                             std::int64_t, const Chunk<T>&, std::int64_t, T*);
+#define TESSERA_INSTANTIATE(T)                                                                \
+  template void pack_rows<T>(const TokenRows&, std::int64_t, std::int64_t, std::int64_t,      \
+                             std::int64_t, std::int64_t, std::int64_t, T*);                   \
+  template void pack_panels<T>(const TokenRows&, std::int64_t, const Chunk<T>&, std::int64_t, \
+                               std::int64_t, std::int64_t, T, T*, T*);                        \
+  template struct ScoreTile<T>;
 TESSERA_INSTANTIATE(float)
 TESSERA_INSTANTIATE(double)
 #undef TESSERA_INSTANTIATE

@@ -1,27 +1,26 @@
 #pragma once
 
-#include <bit>
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <tessera/kernels/attention.hpp>
 #include <vector>
 
-#include "cpu/batch_gemm.hpp"
+#include "cpu/attention_blocks.hpp"
 #include "cpu/tiles.hpp"
-#include "math.hpp"
 
 // What forward and gradient of attention share: where tokens lie, and one tile of scores.
-//
-// A tile is kept transposed, [keys][queries]: then the statistics of the softmax run along vector
-// lanes, keys and values are read as they lie, and only the queries are transposed, once per task.
 
 namespace tessera::kernels::cpu {
 
-/// Keys per tile.
+/// Keys per tile: what belongs to it and to a panel of queries stays in the first-level cache.
 inline constexpr std::int64_t kTileKeys = 128;
-/// Panels of queries (up to kMaxGemmVectors registers wide) per task.
-inline constexpr std::int64_t kTaskPanels = 4;
+/// Queries of a full panel.
+template <class T>
+inline constexpr std::int64_t kPanel = kBlockVectors* kVectorLanes<T>;
 
 /// Offsets of the elements of a box in row-major order; a table only where they are not evenly
 /// spaced.
@@ -60,6 +59,12 @@ class TokenRows {
     } else {
       kernels::load(element(offset), view_.dtype, step_, width_, row);
     }
+  }
+  /// Brings a row into the second-level cache.
+  void prefetch(std::int64_t n, std::int64_t token, std::int64_t head) const {
+    const auto* const row = static_cast<const char*>(element(at(n, token, head)));
+    const std::int64_t bytes = width_ * static_cast<std::int64_t>(size_of(view_.dtype));
+    for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
   }
   template <class T>
   void store(std::int64_t n, std::int64_t token, std::int64_t head, const T* row) const {
@@ -136,6 +141,19 @@ struct AttentionWork {
   Spots sample_at, query_at, key_at;  ///< global positions
   PairView mask, bias;
 
+  /// Asks for the i-th of `count` shares of the keys and values that follow those before `key`:
+  /// their rows lie far apart, where the processor does not foresee them.
+  void prefetch_keys(std::int64_t n,
+                     std::int64_t head,
+                     std::int64_t key,
+                     std::int64_t i,
+                     std::int64_t count) const {
+    const std::int64_t rows = std::min(kTileKeys, keys - key);
+    for (std::int64_t j = rows * i / count; j < rows * (i + 1) / count; ++j) {
+      k.prefetch(n, key + j, head);
+      v.prefetch(n, key + j, head);
+    }
+  }
   /// Local key head of a local query head.
   std::int64_t key_head(std::int64_t h) const {
     return (h + head_range.lo) / group - key_head_range.lo;
@@ -148,71 +166,72 @@ struct AttentionWork {
   }
 };
 
-/// A chunk of queries of one task, cut into panels of equal width.
+/// Queries of one task, cut into panels that differ by at most one register.
 template <class T>
-struct Chunk {
-  Chunk(std::int64_t first_query, std::int64_t query_count);
+class Chunk {
+ public:
+  Chunk(std::int64_t first_query, std::int64_t query_count)
+      : first(first_query),
+        count(query_count),
+        registers_((query_count + kVectorLanes<T> - 1) / kVectorLanes<T>),
+        panels((registers_ + kBlockVectors - 1) / kBlockVectors) {}
 
-  std::int64_t first, count;
-  int vectors = 1;
-  std::int64_t panel;  ///< queries per panel
-  std::int64_t panels;
+  const std::int64_t first, count;
 
-  std::int64_t padded() const { return panel * panels; }
-  static std::int64_t size() { return kTaskPanels * kMaxGemmVectors * kVectorLanes<T>; }
+ private:
+  std::int64_t registers_;
+
+ public:
+  const std::int64_t panels;
+
+  /// Where a panel begins, counted from the first query; begin(panels) is the padded size.
+  std::int64_t begin(std::int64_t panel) const {
+    const std::int64_t more = std::min(panel, registers_ % panels);
+    return (panel * (registers_ / panels) + more) * kVectorLanes<T>;
+  }
+  std::int64_t padded() const { return registers_ * kVectorLanes<T>; }
+  int vectors(std::int64_t panel) const {
+    return static_cast<int>((begin(panel + 1) - begin(panel)) / kVectorLanes<T>);
+  }
+  /// Queries of a panel that are there.
+  std::int64_t queries(std::int64_t panel) const {
+    return std::min(begin(panel + 1), count) - begin(panel);
+  }
 };
 
-/// exp(x) for x <= 88, 0 below -87.3 (no denormal results).
-inline float tile_exp(float x) {
-  constexpr float kLowest = -87.3f, kShift = 12582912.0f;  // 1.5 2^23: rounds to an integer
-  const float inside = m::select(x < kLowest, kLowest, x);
-  const float shifted = inside * 1.44269504f + kShift;
-  const float n = shifted - kShift;
-  const float r = (inside - n * 0.693359375f) + n * 2.12194440e-4f;
-  float y = 1.9875691500e-4f;
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * (r * r) + r + 1.0f;
-  const std::uint32_t power = (std::bit_cast<std::uint32_t>(shifted) + 127u) << 23;
-  return m::select(x < kLowest, 0.0f, y * std::bit_cast<float>(power));
-}
-inline double tile_exp(double x) { return m::exp(x); }
-
-/// Scratch that stays with its thread. Contents are not kept.
-template <class T>
+/// Scratch that stays with its thread, one for each `kUse`: arrays of the given sizes, taken in
+/// their order. Contents are not kept.
+template <class T, int kUse = 0>
 class TileScratch {
  public:
-  explicit TileScratch(std::size_t elements) {
-    if (memory().size() < elements + kPad) memory().resize(elements + kPad);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory().data());
-    next_ = memory().data() + (kBytes - address % kBytes) % kBytes / sizeof(T);
+  explicit TileScratch(std::initializer_list<std::int64_t> sizes) {
+    std::size_t all = kPad;
+    for (const std::int64_t size : sizes) {
+      sizes_[count_++] = rounded(size);
+      all += rounded(size);
+    }
+    static thread_local std::vector<T> memory;
+    if (memory.size() < all) memory.resize(all);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    next_ = memory.data() + (kBytes - address % kBytes) % kBytes / sizeof(T);
   }
-  T* take(std::int64_t elements) {
+  T* take() {
     T* const p = next_;
-    next_ += rounded(elements);
+    next_ += sizes_[taken_++];
     return p;
-  }
-  static std::size_t rounded(std::int64_t elements) {
-    return (static_cast<std::size_t>(elements) + kPad - 1) / kPad * kPad;
   }
 
  private:
   static constexpr std::size_t kBytes = 64;
   static constexpr std::size_t kPad = kBytes / sizeof(T);
-  static std::vector<T>& memory() {
-    static thread_local std::vector<T> m;
-    return m;
+  static std::size_t rounded(std::int64_t elements) {
+    return (static_cast<std::size_t>(elements) + kPad - 1) / kPad * kPad;
   }
+
+  std::array<std::size_t, 16> sizes_{};
+  std::size_t count_ = 0, taken_ = 0;
   T* next_;
 };
-
-template <class T>
-std::int64_t whole_vectors(std::int64_t n) {
-  return (n + kVectorLanes<T> - 1) / kVectorLanes<T> * kVectorLanes<T>;
-}
 
 /// Rows [first, first + count) of one head, dense, `stride` apart, zeros behind each.
 template <class T>
@@ -225,59 +244,46 @@ void pack_rows(const TokenRows& rows,
                std::int64_t stride,
                T* dst);
 
-/// Dense rows [panels * panel][stride] to panels [panels][width][panel], times `scale`.
+/// Rows [chunk.first, + chunk.count) of one head times `scale`, transposed: panels
+/// [width][queries], zeros behind the queries. Panel p begins at begin(p) * width; `row` is scratch
+/// of `stride` elements for each query of a panel.
 template <class T>
-void transpose_panels(
-    const Chunk<T>& chunk, const T* rows, std::int64_t stride, std::int64_t width, T scale, T* dst);
+void pack_panels(const TokenRows& rows,
+                 std::int64_t n,
+                 const Chunk<T>& chunk,
+                 std::int64_t head,
+                 std::int64_t width,
+                 std::int64_t stride,
+                 T scale,
+                 T* row,
+                 T* dst);
 
-/// Dense rows to groups of columns [groups][rows][up to kColumnVectors registers].
-inline constexpr int kColumnVectors = 2;
+/// One panel of queries of a head against a tile of keys.
 template <class T>
-void column_panels(const T* rows, std::int64_t count, std::int64_t stride, T scale, T* dst);
+struct ScoreTile {
+  const AttentionWork& work;
+  std::int64_t n, h;
+  const Chunk<T>& chunk;
+  std::int64_t panel;
+  std::int64_t first_key, keys;
+  T* s;  ///< [key][query], whole blocks of keys
+  std::int64_t pitch;
 
-/// c[r, v] = sum_k a[r, k] b[k, v] for one panel b [depth][vectors registers].
-template <class T>
-void panel_product(const T* a,
-                   std::int64_t a_row,
-                   std::int64_t rows,
-                   std::int64_t depth,
-                   const T* b,
-                   int vectors,
-                   T* c);
+  /// s = log2(e) (scale q . k + bias) + start[query], -inf where the query must not see the key:
+  /// the softmax is one of powers of two. `k_rows` are the packed keys, `q_panel` the transposed
+  /// queries times `query_scale`.
+  void scores(const T* k_rows, const T* q_panel, const T* start) const;
+  /// values *= dropout factor, on a tile that lies like s.
+  void drop(T* values) const;
 
-/// c[r, v] += sum_k a[k, r] b[k, v]; b and c rows of `stride` elements, whole registers.
-template <class T>
-void add_transposed_product(const T* a,
-                            std::int64_t a_stride,
-                            std::int64_t rows,
-                            std::int64_t depth,
-                            const T* b,
-                            T* c,
-                            std::int64_t stride);
+  static T query_scale(const AttentionWork& work) {
+    return static_cast<T>(work.options.scale * kLog2E);
+  }
+  static constexpr double kLog2E = 1.44269504088896340736;
 
-/// s[key][query]: scale q . k + bias, -inf where the query must not see the key. `k_rows` are the
-/// packed keys [first_key, ..), `q_panel` the transposed and scaled queries of one panel.
-template <class T>
-void score_tile(const AttentionWork& work,
-                std::int64_t n,
-                std::int64_t h,
-                std::int64_t first_key,
-                std::int64_t key_count,
-                const T* k_rows,
-                const Chunk<T>& chunk,
-                std::int64_t panel,
-                const T* q_panel,
-                T* s);
-
-/// s[key][query] *= dropout factor.
-template <class T>
-void drop_tile(const AttentionWork& work,
-               std::int64_t n,
-               std::int64_t h,
-               std::int64_t first_key,
-               std::int64_t key_count,
-               const Chunk<T>& chunk,
-               std::int64_t panel,
-               T* s);
+ private:
+  void add_bias() const;
+  void apply_mask() const;
+};
 
 }  // namespace tessera::kernels::cpu
