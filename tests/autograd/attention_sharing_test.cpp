@@ -1,4 +1,4 @@
-// ranks: 1 2 3 4 6
+// ranks: 1 2 3 4 6 8
 // Ways to share one attention out: rings, exchanged heads, both, causal balance, rows only. Each gives
 // what one rank gives; bytes are those that the boxes need.
 
@@ -90,14 +90,13 @@ std::string text(const std::vector<std::string>& names) {
 TEST_CASE("rings, exchanged heads and hybrids on every mesh") {
   Rng rng(run_seed());
   for (const Mesh& mesh : test_meshes()) {
-    if (mesh.axis_count() > 2) continue;
+    const int axes = mesh.axis_count();
     for (int draw = 0; draw < 4; ++draw) {
-      const bool plane = mesh.axis_count() == 2;
       // Heads: fewer than ranks, no multiple of them, grouped.
       const std::int64_t groups[] = {1, 1, 2, 3};
       const std::int64_t key_heads = rng.integer(1, 4), ratio = groups[rng.integer(0, 3)];
       Shape q{rng.integer(1, 2)};
-      for (int d = 0; d < (plane ? 2 : 1); ++d) q.push_back(rng.integer(1, plane ? 6 : 20));
+      for (int d = 0; d < axes; ++d) q.push_back(rng.integer(1, axes == 1 ? 20 : 8 - axes));
       Shape k = q;
       const bool causal = draw % 2 == 0;
       if (!causal) k[1] = rng.integer(1, 9);
@@ -109,7 +108,8 @@ TEST_CASE("rings, exchanged heads and hybrids on every mesh") {
         s->push_back(3);
       }
       const Values x = draw_values(q, k, pairs, rng.bits());
-      const std::vector<int> dims = plane ? std::vector{1, 2} : std::vector{1};
+      std::vector<int> dims;
+      for (int d = 0; d < axes; ++d) dims.push_back(1 + d);
       const Layouts l{draw_layout(mesh, q, dims, draw, rng), draw_layout(mesh, k, dims, draw, rng),
                       Layout::replicated(mesh, pairs)};
       for (const std::vector<std::string>& exchange : subsets(mesh)) {
