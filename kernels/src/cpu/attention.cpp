@@ -97,15 +97,15 @@ struct Forward {
     TileScratch<T> scratch({size * work.depth, size * width, size, size, size,
                             kPanel<T> * std::max(depth, width), kTileKeys * depth,
                             kTileKeys * width, kTileKeys * kPanel<T>});
-    T* const q_panels = scratch.take();
-    T* const sums = scratch.take();
-    T* const reference = scratch.take();
-    T* const start = scratch.take();
-    T* const mass = scratch.take();
-    T* const rows = scratch.take();
-    T* const k_rows = scratch.take();
-    T* const v_rows = scratch.take();
-    T* const s = scratch.take();
+    T* const q_panels = scratch.take(size * work.depth);
+    T* const sums = scratch.take(size * width);
+    T* const reference = scratch.take(size);
+    T* const start = scratch.take(size);
+    T* const mass = scratch.take(size);
+    T* const rows = scratch.take(kPanel<T> * std::max(depth, width));
+    T* const k_rows = scratch.take(kTileKeys * depth);
+    T* const v_rows = scratch.take(kTileKeys * width);
+    T* const s = scratch.take(kTileKeys * kPanel<T>);
     const auto panel = [&](std::int64_t p) {
       const std::int64_t begin = chunk.begin(p);
       return PanelSums<T>{reference + begin,    start + begin, mass + begin,

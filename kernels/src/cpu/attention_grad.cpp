@@ -55,16 +55,16 @@ class GradChunk {
         width(padded<T>(work.width)),
         scratch_({size * work.depth, size * work.width, size * depth, size * width, size, size,
                   size * depth, dq_parts * size * depth, size * std::max(depth, width), width}) {
-    q_panels = scratch_.take();
-    g_panels = scratch_.take();
-    q_columns = scratch_.take();
-    g_columns = scratch_.take();
-    start = scratch_.take();
-    delta = scratch_.take();
-    dq = scratch_.take();
-    dq_part = scratch_.take();
-    T* const rows = scratch_.take();
-    T* const out_row = scratch_.take();
+    q_panels = scratch_.take(size * work.depth);
+    g_panels = scratch_.take(size * work.width);
+    q_columns = scratch_.take(size * depth);
+    g_columns = scratch_.take(size * width);
+    start = scratch_.take(size);
+    delta = scratch_.take(size);
+    dq = scratch_.take(size * depth);
+    dq_part = scratch_.take(dq_parts * size * depth);
+    T* const rows = scratch_.take(size * std::max(depth, width));
+    T* const out_row = scratch_.take(width);
 
     pack_panels(work.q, n, chunk, h, work.depth, depth, ScoreTile<T>::query_scale(work), rows,
                 q_panels);
@@ -111,14 +111,14 @@ class GradTile {
         scratch_({kTileKeys * depth_, kTileKeys * width_, kPanel<T>, kTileKeys * kGroup<T>,
                   kTileKeys * kGroup<T>, kTileKeys * depth_, kTileKeys * width_,
                   std::max(depth_, width_)}) {
-    k_rows_ = scratch_.take();
-    v_rows_ = scratch_.take();
-    zeros_ = scratch_.take();
-    p_ = scratch_.take();
-    ds_ = scratch_.take();
-    dk_ = scratch_.take();
-    dv_ = scratch_.take();
-    row_ = scratch_.take();
+    k_rows_ = scratch_.take(kTileKeys * depth_);
+    v_rows_ = scratch_.take(kTileKeys * width_);
+    zeros_ = scratch_.take(kPanel<T>);
+    p_ = scratch_.take(kTileKeys * kGroup<T>);
+    ds_ = scratch_.take(kTileKeys * kGroup<T>);
+    dk_ = scratch_.take(kTileKeys * depth_);
+    dv_ = scratch_.take(kTileKeys * width_);
+    row_ = scratch_.take(std::max(depth_, width_));
     std::fill_n(zeros_, kPanel<T>, T(0));
   }
 
@@ -274,8 +274,8 @@ struct Gradients {
       for (std::int64_t part = 0; part < parts; ++part) add_part(c.dq_part + part * size);
 
     TileScratch<T, 1> scratch({kPanel<T> * c.depth, c.depth});
-    T* const rows = scratch.take();
-    T* const row = scratch.take();
+    T* const rows = scratch.take(kPanel<T> * c.depth);
+    T* const row = scratch.take(c.depth);
     for (std::int64_t p = 0; p < c.chunk.panels; ++p) {
       const std::int64_t begin = c.chunk.begin(p), wide = c.chunk.begin(p + 1) - begin;
       transpose(c.dq + begin * c.depth, wide, work.depth, wide, static_cast<T>(work.options.scale),

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -11,6 +11,7 @@
 
 #include "cpu/attention_blocks.hpp"
 #include "cpu/tiles.hpp"
+#include "math.hpp"
 
 // What forward and gradient of attention share: where tokens lie, and one tile of scores.
 
@@ -199,39 +200,64 @@ class Chunk {
   }
 };
 
-/// Scratch that stays with its thread, one for each `kUse`: arrays of the given sizes, taken in
-/// their order. Contents are not kept.
+/// exp(x) for x <= 88, 0 below -87.3 (no denormal results).
+inline float tile_exp(float x) {
+  constexpr float kLowest = -87.3f, kShift = 12582912.0f;  // 1.5 2^23: rounds to an integer
+  const float inside = m::select(x < kLowest, kLowest, x);
+  const float shifted = inside * 1.44269504f + kShift;
+  const float n = shifted - kShift;
+  const float r = (inside - n * 0.693359375f) + n * 2.12194440e-4f;
+  float y = 1.9875691500e-4f;
+  y = y * r + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * (r * r) + r + 1.0f;
+  const std::uint32_t power = (std::bit_cast<std::uint32_t>(shifted) + 127u) << 23;
+  return m::select(x < kLowest, 0.0f, y * std::bit_cast<float>(power));
+}
+inline double tile_exp(double x) { return m::exp(x); }
+
+/// Scratch that stays with its thread, one for each `kUse`. Contents are not kept.
 template <class T, int kUse = 0>
 class TileScratch {
  public:
-  explicit TileScratch(std::initializer_list<std::int64_t> sizes) {
-    std::size_t all = kPad;
-    for (const std::int64_t size : sizes) {
-      sizes_[count_++] = rounded(size);
-      all += rounded(size);
-    }
-    static thread_local std::vector<T> memory;
-    if (memory.size() < all) memory.resize(all);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    next_ = memory.data() + (kBytes - address % kBytes) % kBytes / sizeof(T);
+  explicit TileScratch(std::size_t elements) {
+    if (memory().size() < elements + kPad) memory().resize(elements + kPad);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory().data());
+    next_ = memory().data() + (kBytes - address % kBytes) % kBytes / sizeof(T);
   }
-  T* take() {
+  /// For takes of these sizes.
+  explicit TileScratch(std::initializer_list<std::int64_t> sizes) : TileScratch(total(sizes)) {}
+  T* take(std::int64_t elements) {
     T* const p = next_;
-    next_ += sizes_[taken_++];
+    next_ += rounded(elements);
     return p;
+  }
+  static std::size_t rounded(std::int64_t elements) {
+    return (static_cast<std::size_t>(elements) + kPad - 1) / kPad * kPad;
   }
 
  private:
   static constexpr std::size_t kBytes = 64;
   static constexpr std::size_t kPad = kBytes / sizeof(T);
-  static std::size_t rounded(std::int64_t elements) {
-    return (static_cast<std::size_t>(elements) + kPad - 1) / kPad * kPad;
+  static std::size_t total(std::initializer_list<std::int64_t> sizes) {
+    std::size_t sum = 0;
+    for (const std::int64_t size : sizes) sum += rounded(size);
+    return sum;
   }
-
-  std::array<std::size_t, 16> sizes_{};
-  std::size_t count_ = 0, taken_ = 0;
+  static std::vector<T>& memory() {
+    static thread_local std::vector<T> m;
+    return m;
+  }
   T* next_;
 };
+
+template <class T>
+std::int64_t whole_vectors(std::int64_t n) {
+  return (n + kVectorLanes<T> - 1) / kVectorLanes<T> * kVectorLanes<T>;
+}
 
 /// Rows [first, first + count) of one head, dense, `stride` apart, zeros behind each.
 template <class T>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/batch_gemm.hpp"
+
 namespace tessera::kernels::cpu {
 
 namespace {
