@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <tessera/core/dtype.hpp>
 #include <tessera/core/layout.hpp>
-#include <vector>
+#include <tessera/nn/optim.hpp>
+
+#include "network.hpp"
 
 namespace tessera::app {
 
@@ -19,24 +19,20 @@ struct BenchCase {
   DType dtype = DType::kFloat32;
 };
 
-/// A model with its optimiser and made-up data, the same on any mesh.
+/// A model with its optimiser and made-up data, the same on any mesh: it learns to smooth a field
+/// on a periodic domain.
 class BenchModel {
  public:
-  virtual ~BenchModel() = default;
+  BenchModel(const ModelEntry& entry, const BenchCase& c);
   /// One optimiser step; returns the loss.
-  virtual double step() = 0;
-  virtual std::int64_t parameter_count() = 0;
-};
+  double step();
+  std::int64_t parameter_count() { return network_->layer().parameter_count(); }
 
-/// A model that can be benchmarked; adding one adds a line to bench_models().
-struct BenchModelEntry {
-  std::string name;
-  std::int64_t width;  ///< by default
-  int most_dims;       ///< domain dimensions, 1 to most_dims
-  std::function<std::unique_ptr<BenchModel>(const BenchCase&)> make;
+ private:
+  std::unique_ptr<Network> network_;
+  optim::AdamW optimizer_;
+  Tensor input_;
+  Tensor target_;
 };
-const std::vector<BenchModelEntry>& bench_models();
-/// Throws UsageError for a name that is unknown.
-const BenchModelEntry& bench_model(const std::string& name);
 
 }  // namespace tessera::app

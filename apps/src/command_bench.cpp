@@ -15,8 +15,8 @@ void add_scaling(CLI::App& bench, Command& chosen) {
       "mpiexec or srun, once per number of ranks, with the same --out; then bench report.");
   const auto o = std::make_shared<ScalingOptions>();
   std::string models;
-  for (const BenchModelEntry& entry : bench_models())
-    models += (models.empty() ? "" : ", ") + entry.name;
+  for (const ModelEntry& entry : model_entries())
+    models += (models.empty() ? "" : ", ") + std::string(entry.name);
   command->add_option("model", o->model, "What to train: " + models + ".")->required();
   CLI::Option* const strong =
       command->add_flag("--strong")

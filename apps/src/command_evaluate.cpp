@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "evaluate_unet.hpp"
+#include "use.hpp"
 
 namespace tessera::app {
 
@@ -13,7 +13,7 @@ void add_evaluate(CLI::App& program, Command& chosen) {
   const auto options = std::make_shared<EvaluateOptions>();
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--mesh", options->mesh, kMeshHelp);
-  command->callback([options, &chosen] { chosen = [options] { return evaluate_unet(*options); }; });
+  command->callback([options, &chosen] { chosen = [options] { return evaluate(*options); }; });
 }
 
 }  // namespace tessera::app

@@ -3,36 +3,35 @@
 #include "bench_mesh.hpp"
 #include "commands.hpp"
 #include "inspect.hpp"
-#include "workloads.hpp"
+#include "workload.hpp"
 
 namespace tessera::app {
 namespace {
 
 /// What `plan MODEL` and `compare MODEL` share: the model, its settings, the size.
 struct Model {
-  std::unique_ptr<WorkloadSource> source;
-  io::Settings settings;
+  explicit Model(const ModelEntry& entry) : settings(entry) { settings.declare(all); }
+  RunSettings settings;
+  io::Settings all;
   std::map<std::string, std::string> given;
   std::string config;
   std::string size;
 
   nn::MakeWorkload workload(Update update) {
-    if (!config.empty()) settings.load(config);
-    for (const auto& [key, text] : given) settings.set(key, text);
+    if (!config.empty()) all.load(config);
+    for (const auto& [key, text] : given) all.set(key, text);
     const Dims domain = parse_size(size);
-    return source->workload({domain.begin(), domain.end()}, update);
+    return app::workload(settings, {domain.begin(), domain.end()}, update);
   }
 };
 
-std::shared_ptr<Model> add_model(CLI::App& command, const WorkloadEntry& entry) {
-  const auto model = std::make_shared<Model>();
-  model->source = entry.make();
-  model->source->declare(model->settings);
-  command.add_option("--size", model->size, entry.size_help)->required();
+std::shared_ptr<Model> add_model(CLI::App& command, const ModelEntry& entry) {
+  const auto model = std::make_shared<Model>(entry);
+  command.add_option("--size", model->size, model->settings.data->size_help())->required();
   command.add_option(
       "--config", model->config,
       "TOML file with settings, say that of a run; options given here go before it.");
-  add_settings(command, model->settings, model->given);
+  add_settings(command, model->all, model->given);
   return model;
 }
 
@@ -46,7 +45,7 @@ void add_plan(CLI::App& program, Command& chosen) {
       "Say what a training step will cost, per layer and rank: layout, windows, messages, bytes, "
       "memory. Needs one process, whatever the mesh.");
   plan->require_subcommand(1);
-  for (const WorkloadEntry& entry : workloads()) {
+  for (const ModelEntry& entry : model_entries()) {
     CLI::App* const command = plan->add_subcommand(entry.name, entry.help);
     const std::shared_ptr<Model> model = add_model(*command, entry);
     const auto request = std::make_shared<PlanRequest>();
@@ -68,7 +67,7 @@ void add_compare(CLI::App& program, Command& chosen) {
       "Train a few steps on the mesh and on one rank, and name the first layer and step that "
       "differ. Under mpiexec.");
   compare->require_subcommand(1);
-  for (const WorkloadEntry& entry : workloads()) {
+  for (const ModelEntry& entry : model_entries()) {
     CLI::App* const command = compare->add_subcommand(entry.name, entry.help);
     const std::shared_ptr<Model> model = add_model(*command, entry);
     const auto request = std::make_shared<CompareRequest>();

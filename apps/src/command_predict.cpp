@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "evaluate_unet.hpp"
+#include "use.hpp"
 
 namespace tessera::app {
 
@@ -23,7 +23,7 @@ void add_predict(CLI::App& program, Command& chosen) {
                     "Refine the block means of the input: the result has the input's grid and can "
                     "be compared with it.");
   command->add_option("--mesh", options->mesh, kMeshHelp);
-  command->callback([options, &chosen] { chosen = [options] { return predict_unet(*options); }; });
+  command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }
 
 }  // namespace tessera::app

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "commands.hpp"
-#include "train_unet.hpp"
-#include "unet_run.hpp"
+#include "train.hpp"
+#include "trained.hpp"
 
 namespace tessera::app {
 
@@ -45,43 +45,40 @@ void check_resumed(const io::Settings& all,
   }
 }
 
-}  // namespace
-
-void add_train(CLI::App& program, Command& chosen) {
-  CLI::App* const train = program.add_subcommand("train", "Train a model.");
-  train->require_subcommand(1);
-  CLI::App* const unet = train->add_subcommand("unet",
-                                               "Train a U-Net to refine a field from its block "
-                                               "means, or (--task forecast) to foretell fields.");
+void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen) {
+  CLI::App* const command = train_command.add_subcommand(entry.name, entry.help);
   struct State {
-    UNetSettings settings;
+    explicit State(const ModelEntry& of) : settings(of) { settings.declare(all); }
+    RunSettings settings;
     io::Settings all;
     TrainOptions options;
     std::string config;
     std::map<std::string, std::string> given;
   };
-  const auto state = std::make_shared<State>();
-  state->settings.declare(state->all);
-  unet->add_option("--out", state->options.out, "Directory of the run.")->required();
-  unet->add_option("--mesh", state->options.mesh, kMeshHelp);
-  unet->add_option(
+  const auto state = std::make_shared<State>(entry);
+  command->add_option("--out", state->options.out, "Directory of the run.")->required();
+  command->add_option("--mesh", state->options.mesh, kMeshHelp);
+  command->add_option(
       "--config", state->config,
       "TOML file with settings (the run writes one); options given here go before it.");
-  unet->add_flag("--resume", state->options.resume,
-                 "Continue the run in --out with the settings it was started with.");
-  unet->add_option("--checkpoint-every", state->options.checkpoint_every,
+  command->add_flag("--resume", state->options.resume,
+                    "Continue the run in --out with the settings it was started with.");
+  command
+      ->add_option("--checkpoint-every", state->options.checkpoint_every,
                    "Steps between two checkpoints.")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  unet->add_flag("--profile", state->options.profile,
-                 "Record what some steps do: RUN/profile/rank*.json (a trace for ui.perfetto.dev "
-                 "or chrome://tracing) and RUN/profile/ops.txt (the ten costliest ops).");
-  unet->add_option("--profile-steps", state->options.profile_steps,
+  command->add_flag(
+      "--profile", state->options.profile,
+      "Record what some steps do: RUN/profile/rank*.json (a trace for ui.perfetto.dev "
+      "or chrome://tracing) and RUN/profile/ops.txt (the ten costliest ops).");
+  command
+      ->add_option("--profile-steps", state->options.profile_steps,
                    "Steps to record, after the first two.")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  add_settings(*unet, state->all, state->given);
-  unet->callback([state, &chosen] {
+  add_settings(*command, state->all, state->given);
+  command->callback([state, &chosen] {
     chosen = [state] {
       const bool resume = state->options.resume;
       if (resume) state->all.load(RunFiles{state->options.out}.config());
@@ -92,12 +89,20 @@ void add_train(CLI::App& program, Command& chosen) {
       if (!state->config.empty()) state->all.load(state->config);
       for (const auto& [key, text] : state->given) state->all.set(key, text);
       if (resume) check_resumed(state->all, before, state->options.out);
-      if (state->settings.file.empty()) {
+      if (state->settings.data->file_name().empty()) {
         throw UsageError("train: no data. Give the NetCDF file with --data.");
       }
-      return train_unet(state->settings, state->options);
+      return train(state->settings, state->options);
     };
   });
+}
+
+}  // namespace
+
+void add_train(CLI::App& program, Command& chosen) {
+  CLI::App* const command = program.add_subcommand("train", "Train a model.");
+  command->require_subcommand(1);
+  for (const ModelEntry& entry : model_entries()) add_model(*command, entry, chosen);
 }
 
 }  // namespace tessera::app

@@ -10,12 +10,12 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/data/scores.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
-#include "evaluate_unet.hpp"
+#include "grid_tasks.hpp"
 #include "pictures.hpp"
-#include "unet_run.hpp"
-#include "unet_task.hpp"
+#include "use.hpp"
 
 namespace tessera::app {
 namespace {
@@ -173,22 +173,24 @@ std::vector<double> shown_values(const Tensor& t) {
 
 }  // namespace
 
-int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const Mesh& mesh) {
-  const RunFiles files{run};
+int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, const Mesh& mesh) {
+  const RunFiles files{options.run};
+  const GridSettings& settings = GridSettings::of(*trained.settings);
+  const std::vector<data::ForecastScale> scales = forecast_scales(trained);
   const io::Collective ranks = nn::collective(mesh);
-  const DType dtype = trained.settings.dtype();
-  data::Forecast data = open_forecast(trained.settings, mesh);
+  const DType dtype = trained.settings->dtype();
+  data::Forecast data = open_forecast(*trained.settings, mesh);
   if (data.test_pairs() == 0) {
-    throw UsageError(
-        str("evaluate: ", run, " was trained on everything (data.test is 0). Train with --test."));
+    throw UsageError(str("evaluate: ", options.run,
+                         " was trained on everything (data.test is 0). Train with --test."));
   }
-  place_forecast(data, mesh, 1, trained.model.total_stride(), trained.scales);
+  place_forecast(data, mesh, 1, trained.model->total_stride(), scales);
   const auto variables = static_cast<std::size_t>(data.variables());
   const NoGrad no_grad;
-  LinearForecast linear(data, trained.model.options().edges, dtype);
+  LinearForecast linear(data, trained.model->transform().edges, dtype);
   linear.fit(data, ranks);
 
-  const bool season = trained.settings.season > 0;
+  const bool season = settings.season > 0;
   std::vector<Scored> scored;
   for (const char* name : {"model", "linear", "damped anomaly", "climatology", "persistence"}) {
     const std::string text = name;
@@ -199,12 +201,12 @@ int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const 
   std::vector<std::vector<double>> picture;  // truth, model, base
   for (std::int64_t p = 0; p < data.test_pairs(); ++p) {
     const data::ForecastBatch b = data.test_pair(p, dtype);
-    const Tensor y = redistribute(cast(trained.model(b.input), DType::kFloat64), b.base.layout());
+    const Tensor y = redistribute(cast(trained(b.input), DType::kFloat64), b.base.layout());
     const std::vector<double> truth = local_values(b.truth);
     const std::vector<double> base = local_values(b.base);
     const auto corrected = [&](std::vector<double> residual) {
       for (std::size_t i = 0; i < residual.size(); ++i) {
-        residual[i] = base[i] + residual[i] * trained.scales[i % variables].residual;
+        residual[i] = base[i] + residual[i] * scales[i % variables].residual;
       }
       return residual;
     };
@@ -216,7 +218,7 @@ int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const 
       if (s.name == "persistence") s.add(local_values(b.persistence), truth);
     }
     if (p == shown && data.dims() > 1) {
-      picture = {shown_values(b.truth), shown_values(b.base + y * trained.scales[0].residual),
+      picture = {shown_values(b.truth), shown_values(b.base + y * scales[0].residual),
                  shown_values(b.base)};
     }
   }
@@ -224,8 +226,8 @@ int evaluate_forecast(const std::string& run, const TrainedUNet& trained, const 
 
   ranks.together([&] {
     if (mesh.rank() != 0) return;
-    nlohmann::ordered_json json = {{"file", trained.settings.file},
-                                   {"lead", trained.settings.lead},
+    nlohmann::ordered_json json = {{"file", settings.file},
+                                   {"lead", settings.lead},
                                    {"test_pairs", data.test_pairs()},
                                    {"weights", files.weights()}};
     std::string header = fmt::format("RMSE, {} forecasts", data.test_pairs());

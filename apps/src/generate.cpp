@@ -12,8 +12,8 @@
 #include <tessera/nn/io/safetensors.hpp>
 #include <tessera/parallel/runtime.hpp>
 
+#include "mesh_option.hpp"
 #include "stop_signals.hpp"
-#include "unet_settings.hpp"
 
 namespace tessera::app {
 namespace {

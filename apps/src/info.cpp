@@ -6,8 +6,9 @@
 #include <tessera/core/threads.hpp>
 #include <tessera/parallel/runtime.hpp>
 
+#include "mesh_option.hpp"
 #include "nodes.hpp"
-#include "unet_run.hpp"
+#include "trained.hpp"
 
 namespace tessera::app {
 
@@ -30,10 +31,10 @@ int info(const std::string& run, const std::string& mesh) {
     return 0;
   }
   const bool directory = std::filesystem::is_directory(run);
-  TrainedUNet trained = load_unet(directory ? RunFiles{run}.weights() : run, parse_mesh(""));
-  const std::string table = trained.model.summary();
+  const Trained trained = load_trained(directory ? RunFiles{run}.weights() : run, parse_mesh(""));
+  const std::string table = trained.model->network().summary();
   io::Settings all;
-  trained.settings.declare(all);
+  trained.settings->declare(all);
   if (first) std::cout << table << '\n' << all.toml() << std::flush;
   return 0;
 }

@@ -11,7 +11,7 @@
 #include <tessera/nn/inspect/plan.hpp>
 #include <tessera/parallel/communicator.hpp>
 
-#include "unet_settings.hpp"
+#include "mesh_option.hpp"
 
 namespace tessera::app {
 namespace {

@@ -9,10 +9,9 @@
 #include <tessera/nn/io/plot.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
-#include "evaluate_unet.hpp"
+#include "grid_tasks.hpp"
 #include "pictures.hpp"
-#include "unet_run.hpp"
-#include "unet_task.hpp"
+#include "use.hpp"
 
 namespace tessera::app {
 namespace {
@@ -25,16 +24,18 @@ io::NetcdfAttributes units(const std::string& text) {
 
 }  // namespace
 
-int predict_forecast(const PredictOptions& options, const TrainedUNet& trained, const Mesh& mesh) {
+int predict_forecast(const PredictOptions& options, const Trained& trained, const Mesh& mesh) {
+  const GridSettings& settings = GridSettings::of(*trained.settings);
+  const std::vector<data::ForecastScale> scales = forecast_scales(trained);
   if (options.coarsen || !options.variable.empty() ||
-      (!options.input.empty() && options.input != trained.settings.file)) {
+      (!options.input.empty() && options.input != settings.file)) {
     throw UsageError(str("predict: the network of ", options.run,
                          " foretells what follows the file of its training (from which climatology "
                          "and scales are). Leave out --input, --variable and --coarsen."));
   }
   const io::Collective ranks = nn::collective(mesh);
-  data::Forecast data = open_forecast(trained.settings, mesh);
-  place_forecast(data, mesh, 1, trained.model.total_stride(), trained.scales);
+  data::Forecast data = open_forecast(*trained.settings, mesh);
+  place_forecast(data, mesh, 1, trained.model->total_stride(), scales);
 
   std::vector<io::NetcdfDimension> dimensions;
   const bool several = data.sequences() > 1;
@@ -54,18 +55,17 @@ int predict_forecast(const PredictOptions& options, const TrainedUNet& trained, 
     for (const io::NetcdfDimension& d : dimensions) spec.dims.push_back(d.name);
     variables.push_back(spec);
   }
-  io::NetcdfWriter writer(
-      options.output, dimensions, variables,
-      {{"history", str("foretold by tessera predict, lead ", trained.settings.lead)}}, ranks);
+  io::NetcdfWriter writer(options.output, dimensions, variables,
+                          {{"history", str("foretold by tessera predict, lead ", settings.lead)}},
+                          ranks);
   std::vector<double> picture;
   for (std::int64_t s = 0; s < data.sequences(); ++s) {
-    const data::ForecastBatch b = data.next(s, trained.settings.dtype());
+    const data::ForecastBatch b = data.next(s, trained.settings->dtype());
     const NoGrad no_grad;
-    const Tensor y = redistribute(cast(trained.model(b.input), DType::kFloat64), b.base.layout());
+    const Tensor y = redistribute(cast(trained(b.input), DType::kFloat64), b.base.layout());
     for (int v = 0; v < data.variables(); ++v) {
-      const Tensor x =
-          slice(b.base, -1, v, v + 1) +
-          slice(y, -1, v, v + 1) * trained.scales[static_cast<std::size_t>(v)].residual;
+      const Tensor x = slice(b.base, -1, v, v + 1) +
+                       slice(y, -1, v, v + 1) * scales[static_cast<std::size_t>(v)].residual;
       View view = x.local();
       Box box = x.local_box();
       view.shape.erase(data.dims() + 1);

@@ -1,9 +1,11 @@
 // ranks: 1 2 3 4 6 8
 #include <catch2/catch.hpp>
+#include <functional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/models/vit.hpp>
 #include <tessera/nn/inspect/plan.hpp>
 #include <tessera/nn/optim.hpp>
 #include <tessera/parallel/runtime.hpp>
@@ -11,91 +13,128 @@
 namespace tessera::test {
 namespace {
 
-using models::UNet;
-using models::UNetOptions;
+/// A network on fields, with how its parts should be cut.
+struct Network {
+  std::unique_ptr<nn::Layer> layer;
+  std::int64_t stride = 1;
+};
 
-/// A training of a U-Net on made-up data: forward, backward, clipping, AdamW and an average.
-class UNetWorkload : public nn::Workload {
+struct Case {
+  std::string name;
+  std::function<Network(const Mesh&)> make;
+  Shape domain;
+};
+
+/// A training of a network on made-up data: forward, backward, clipping, AdamW and an average.
+class CaseWorkload : public nn::Workload {
  public:
-  UNetWorkload(const UNetOptions& options,
-               const Shape& domain,
-               std::int64_t batch,
-               const Mesh& mesh)
-      : model_(options, mesh),
-        optimizer_(model_.parameters(), {.lr = 1e-3}),
-        average_(model_.parameters()) {
+  CaseWorkload(const Case& c, const Mesh& mesh)
+      : network_(c.make(mesh)),
+        optimizer_(network_.layer->parameters(), {.lr = 1e-3}),
+        average_(network_.layer->parameters()) {
     Placement placement(mesh);
     int next = 0;
     for (int a = 0; a < mesh.axis_count(); ++a) {
       placement = mesh.axis_name(a) == "data" ? placement.batch("data")
                                               : placement.domain(next++, mesh.axis_name(a));
     }
-    Shape shape{batch};
-    for (const std::int64_t n : domain) shape.push_back(n);
+    Shape shape{2};
+    for (const std::int64_t n : c.domain) shape.push_back(n);
     shape.push_back(1);
-    layout_ = placement.resolve(shape, {.multiple = model_.total_stride()});
+    layout_ = placement.resolve(shape, {.multiple = network_.stride});
   }
-  nn::Module& model() override { return model_; }
+  nn::Module& model() override { return *network_.layer; }
   Tensor loss(std::int64_t step) override {
-    model_.random().step = static_cast<std::uint64_t>(step);
+    network_.layer->random().step = static_cast<std::uint64_t>(step);
     const auto value = [&](const Index& i) {
       std::int64_t n = step;
       for (int d = 0; d < i.size(); ++d) n = n * 31 + i[d];
       return static_cast<double>(n % 17) / 17.0;
     };
-    return mse_loss(model_(Tensor::from_function(layout_, value)),
-                    Tensor::from_function(layout_, value));
+    const Tensor y = (*network_.layer)(Tensor::from_function(layout_, value));
+    return mse_loss(y, Tensor::from_function(y.layout(), value));
   }
   void update() override {
-    optim::clip_grad_norm(model_.parameters(), 1e-6);  // always clips, as a plan assumes
+    optim::clip_grad_norm(network_.layer->parameters(), 1e-6);  // always clips, as a plan assumes
     optimizer_.step();
     average_.update();
   }
 
  private:
-  UNet model_;
+  Network network_;
   optim::AdamW optimizer_;
   optim::Ema average_;
   Layout layout_;
 };
 
-struct Case {
-  const char* name;
-  UNetOptions options;
-  Shape domain;
-  std::int64_t batch;
-};
+/// Makes a model of these options.
+template <class Model, class Options>
+std::function<Network(const Mesh&)> of(const Options& options) {
+  return [options](const Mesh& mesh) {
+    auto model = std::make_unique<Model>(options, mesh);
+    const std::int64_t stride = model->total_stride();
+    return Network{std::move(model), stride};
+  };
+}
 
 std::vector<Case> cases() {
-  using O = UNetOptions;
+  using models::UNet;
+  using models::ViT;
+  using U = models::UNetOptions;
+  using V = models::ViTOptions;
   return {
-      {"2-D", {.dims = 2, .base = 8, .multipliers = {1, 2, 4}, .norm_groups = 4}, {70, 61}, 2},
-      {"2-D, circular, pooling, interpolation",
-       {.dims = 2,
-        .base = 8,
-        .multipliers = {1, 2},
-        .norm_groups = 0,
-        .dropout = 0.1,
-        .down = O::Down::kMaxPool,
-        .up = O::Up::kLinear,
-        .kernel = 5,
-        .edges = {EdgeRule::kCircular},
-        .input_skip = O::InputSkip::kCubic,
-        .detail_scale = 0.1},
-       {48, 52},
-       2},
-      {"3-D", {.dims = 3, .base = 8, .multipliers = {1, 2, 2}, .norm_groups = 2}, {24, 21, 26}, 2},
-      {"3-D, reflecting",
-       {.dims = 3,
-        .base = 4,
-        .multipliers = {1, 3},
-        .blocks = 2,
-        .norm_groups = 0,
-        .down = O::Down::kAvgPool,
-        .up = O::Up::kNearest,
-        .edges = {EdgeRule::kReflect, EdgeRule::kReplicate, EdgeRule::kZero}},
-       {20, 18, 16},
-       2},
+      {"U-Net 2-D",
+       of<UNet>(U{.dims = 2, .base = 8, .multipliers = {1, 2, 4}, .norm_groups = 4}),
+       {70, 61}},
+      {"U-Net 2-D, circular, pooling, interpolation",
+       of<UNet>(U{.dims = 2,
+                  .base = 8,
+                  .multipliers = {1, 2},
+                  .norm_groups = 0,
+                  .dropout = 0.1,
+                  .down = U::Down::kMaxPool,
+                  .up = U::Up::kLinear,
+                  .kernel = 5,
+                  .edges = {EdgeRule::kCircular},
+                  .input_skip = U::InputSkip::kCubic,
+                  .detail_scale = 0.1}),
+       {48, 52}},
+      {"U-Net 3-D",
+       of<UNet>(U{.dims = 3, .base = 8, .multipliers = {1, 2, 2}, .norm_groups = 2}),
+       {24, 21, 26}},
+      {"U-Net 3-D, reflecting",
+       of<UNet>(U{.dims = 3,
+                  .base = 4,
+                  .multipliers = {1, 3},
+                  .blocks = 2,
+                  .norm_groups = 0,
+                  .down = U::Down::kAvgPool,
+                  .up = U::Up::kNearest,
+                  .edges = {EdgeRule::kReflect, EdgeRule::kReplicate, EdgeRule::kZero}}),
+       {20, 18, 16}},
+      {"ViT 2-D, patches that straddle boundaries",
+       of<ViT>(V{.dims = 2, .patch = {4}, .channels = 24, .depth = 2, .heads = 3}),
+       {42, 39}},
+      {"ViT 2-D, refining",
+       of<ViT>(V{.dims = 2,
+                 .patch = {4, 2},
+                 .channels = 16,
+                 .depth = 1,
+                 .heads = 4,
+                 .key_heads = 2,
+                 .qk_norm = true,
+                 .gated_mlp = true,
+                 .positions = V::Positions::kSinusoidal,
+                 .dropout = 0.1,
+                 .edges = {EdgeRule::kReplicate, EdgeRule::kCircular},
+                 .upscale = 2,
+                 .input_skip = models::InputSkip::kCubic,
+                 .conserve_means = true,
+                 .detail_scale = 0.1}),
+       {32, 24}},
+      {"ViT 3-D",
+       of<ViT>(V{.dims = 3, .patch = {4}, .channels = 12, .depth = 1, .heads = 2}),
+       {16, 12, 16}},
   };
 }
 
@@ -132,9 +171,9 @@ std::vector<std::vector<MeshAxis>> meshes(int ranks, int dims) {
 
 TEST_CASE("a plan is what a real step counts: messages and bytes exactly, memory to 5 %") {
   for (const Case& c : cases()) {
-    for (const std::vector<MeshAxis>& axes : meshes(process().count, c.options.dims)) {
+    for (const std::vector<MeshAxis>& axes : meshes(process().count, c.domain.size())) {
       const nn::MakeWorkload make = [&](const Mesh& mesh) {
-        return std::make_unique<UNetWorkload>(c.options, c.domain, c.batch, mesh);
+        return std::make_unique<CaseWorkload>(c, mesh);
       };
       const Mesh mesh = Mesh::world(axes);
       INFO(c.name << " on " << mesh.str() << ", rank " << mesh.rank());
@@ -142,7 +181,7 @@ TEST_CASE("a plan is what a real step counts: messages and bytes exactly, memory
       const nn::RankPlan plan = nn::plan_rank(axes, mesh.rank(), make);
       CHECK(MemoryPool::of({}).stats().live_bytes == live_before);
 
-      UNetWorkload real(c.options, c.domain, c.batch, mesh);
+      CaseWorkload real(c, mesh);
       const nn::RankPlan measured = nn::measure_rank(mesh, real);
       for (int k = 0; k < parallel::kCallKinds; ++k) {
         const auto kind = static_cast<parallel::CallKind>(k);

@@ -8,9 +8,10 @@
 #include <tessera/autograd/ops/pool.hpp>
 #include <tessera/nn/checkpoint.hpp>
 
-#include "evaluate_unet.hpp"
+#include "grid_tasks.hpp"
+#include "mesh_option.hpp"
 #include "pictures.hpp"
-#include "unet_run.hpp"
+#include "use.hpp"
 
 namespace tessera::app {
 namespace {
@@ -84,52 +85,51 @@ std::vector<double> overview(const Tensor& y, Shape& shape) {
 
 }  // namespace
 
-int predict_unet(const PredictOptions& options) {
-  const Mesh mesh = parse_mesh(options.mesh);
+int predict_refine(const PredictOptions& options, const Trained& trained, const Mesh& mesh) {
   const io::Collective ranks = nn::collective(mesh);
-  const TrainedUNet trained = load_unet(RunFiles{options.run}.weights(), mesh);
-  UNetSettings settings = trained.settings;
-  if (settings.forecasts()) return predict_forecast(options, trained, mesh);
+  const GridSettings& settings = GridSettings::of(*trained.settings);
+  const DType dtype = trained.settings->dtype();
+  const data::Normalization norm = normalization_of(trained);
+  RefinedField from = refined_field(*trained.settings);
+  from.holdout.clear();
   if (!options.input.empty() && options.input != settings.file) {
-    settings.file = options.input;
-    settings.variable = options.variable;
+    from.field.path = options.input;
+    from.field.variable = options.variable;
   } else if (!options.variable.empty()) {
-    settings.variable = options.variable;
+    from.field.variable = options.variable;
   }
   if (settings.coordinates && !options.coarsen) {
     throw NotSupported(
         "predict: this network wants coordinates, which are only known for a grid that is made "
         "coarser. Add --coarsen, or train with data.coordinates = false.");
   }
-  settings.holdout.clear();
 
   std::optional<data::SuperResolution> pairs;
   std::optional<data::GridField> alone;
   if (options.coarsen) {
-    pairs.emplace(open_data(settings, mesh, trained.normalization));
+    pairs.emplace(open_refine_data(*trained.settings, from, mesh, norm));
   } else {
-    alone.emplace(data::GridFieldOptions{
-        .path = settings.file, .variable = settings.variable, .periodic = settings.periodic});
+    alone.emplace(from.field);
   }
   const data::GridField& field = pairs ? pairs->field() : *alone;
   const int dims = field.dims();
-  if (dims != trained.model.options().dims) {
+  if (dims != trained.model->transform().dims) {
     throw UsageError(str("predict: the field has ", dims,
-                         " dimensions, the network was trained on ", trained.model.options().dims,
-                         "."));
+                         " dimensions, the network was trained on ",
+                         trained.model->transform().dims, "."));
   }
   const std::int64_t factor = settings.factor;
   const Shape coarse_grid = pairs ? pairs->coarse_shape() : field.shape();
   Shape shape = {1};
   for (const std::int64_t n : coarse_grid) shape.push_back(n);
-  shape.push_back(trained.model.options().in_channels);
+  shape.push_back(trained.model->transform().in_channels);
   const Layout input =
-      field_placement(mesh, dims).resolve(shape, {.multiple = trained.model.total_stride()});
+      field_placement(mesh, dims).resolve(shape, {.multiple = trained.model->total_stride()});
 
   std::vector<io::NetcdfDimension> dimensions;
   io::NetcdfVariableSpec spec = {.name = field.variable().name,
                                  .dims = {},
-                                 .dtype = trained.settings.dtype(),
+                                 .dtype = dtype,
                                  .attributes = units(unit_of(field.variable()))};
   if (field.fields() > 1) {
     dimensions.push_back({.name = "field", .size = field.fields()});
@@ -153,14 +153,12 @@ int predict_unet(const PredictOptions& options) {
     Tensor x;
     if (pairs) {
       const Layout fine = pairs->fine_layout(input);
-      x = pairs->window(Box::whole(coarse_grid), input, fine, trained.settings.dtype(), f).input;
+      x = pairs->window(Box::whole(coarse_grid), input, fine, dtype, f).input;
     } else {
-      ranks.together([&] {
-        x = read_input(field, f, input, trained.normalization, trained.settings.dtype());
-      });
+      ranks.together([&] { x = read_input(field, f, input, norm, dtype); });
     }
     const NoGrad no_grad;
-    const Tensor y = trained.model(x) * trained.normalization.std + trained.normalization.mean;
+    const Tensor y = trained(x) * norm.std + norm.mean;
     Box box;
     View view = y.local();
     view.strides.erase(view.strides.size() - 1);

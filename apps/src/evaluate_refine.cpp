@@ -1,5 +1,3 @@
-#include "evaluate_unet.hpp"
-
 #include <fmt/format.h>
 
 #include <iostream>
@@ -7,10 +5,13 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/data/scores.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 
+#include "grid_tasks.hpp"
+#include "mesh_option.hpp"
 #include "pictures.hpp"
-#include "unet_run.hpp"
+#include "use.hpp"
 
 namespace tessera::app {
 namespace {
@@ -114,22 +115,21 @@ std::vector<double> values_of(const Tensor& t, const Box& tile, const data::Norm
 
 }  // namespace
 
-int evaluate_unet(const EvaluateOptions& options) {
+int evaluate_refine(const EvaluateOptions& options, const Trained& trained, const Mesh& mesh) {
   const RunFiles files{options.run};
-  const Mesh mesh = parse_mesh(options.mesh);
+  const RunSettings& settings = *trained.settings;
   const bool first = mesh.rank() == 0;
   const io::Collective ranks = nn::collective(mesh);
-  const TrainedUNet trained = load_unet(files.weights(), mesh);
-  if (trained.settings.forecasts()) return evaluate_forecast(options.run, trained, mesh);
-  const data::SuperResolution data = open_data(trained.settings, mesh, trained.normalization);
+  const data::Normalization norm = normalization_of(trained);
+  const data::SuperResolution data =
+      open_refine_data(settings, refined_field(settings), mesh, norm);
   const int dims = data.field().dims();
-  const data::Normalization& norm = trained.normalization;
 
   Shape shape = {1};
   for (const std::int64_t n : data.coarse_shape()) shape.push_back(n);
   shape.push_back(data.input_channels());
   const Layout input =
-      field_placement(mesh, dims).resolve(shape, {.multiple = trained.model.total_stride()});
+      field_placement(mesh, dims).resolve(shape, {.multiple = trained.model->total_stride()});
   const Layout fine = data.fine_layout(input);
   const Box part = scored_part(data);
 
@@ -139,12 +139,12 @@ int evaluate_unet(const EvaluateOptions& options) {
   Tensor truth;
   for (std::int64_t f = 0; f < data.field().fields(); ++f) {
     const data::SuperResolutionBatch batch =
-        data.window(Box::whole(data.coarse_shape()), input, fine, trained.settings.dtype(), f);
+        data.window(Box::whole(data.coarse_shape()), input, fine, settings.dtype(), f);
     const NoGrad no_grad;
     const Tensor coarse = slice(batch.input, -1, 0, 1);
-    const auto& edges = trained.model.options().edges;
+    const auto& edges = trained.model->transform().edges;
     const std::vector<std::pair<std::string, Tensor>> predictions = {
-        {"model", trained.model(batch.input)},
+        {"model", trained(batch.input)},
         {"bicubic", nn::upsample(coarse, data.options().factor, InterpolateMode::kCubic, edges)},
         {"bilinear", nn::upsample(coarse, data.options().factor, InterpolateMode::kLinear, edges)}};
     if (table.empty()) {
@@ -179,9 +179,9 @@ int evaluate_unet(const EvaluateOptions& options) {
   ranks.together([&] {
     if (!first) return;
     nlohmann::ordered_json json = {
-        {"file", trained.settings.file},   {"variable", data.field().variable().name},
-        {"factor", data.options().factor}, {"holdout", trained.settings.holdout},
-        {"weights", files.weights()},      {"scores", scores},
+        {"file", settings.data->file_name()}, {"variable", data.field().variable().name},
+        {"factor", data.options().factor},    {"holdout", GridSettings::of(settings).holdout},
+        {"weights", files.weights()},         {"scores", scores},
         {"gain_over_bicubic", gain}};
     io::write_text(files.evaluation(), json.dump(2) + "\n");
     if (dims == 2) draw_prediction(files.error_picture(), picture, data.field());

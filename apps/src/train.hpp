@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "unet_settings.hpp"
+#include "run_settings.hpp"
 
 namespace tessera::app {
 
@@ -16,8 +16,11 @@ struct TrainOptions {
   std::int64_t profile_steps = 5;
 };
 
-/// Trains a UNet for the task that the settings name and fills the run's directory. Returns the
+/// Trains the model for the task that the settings name and fills the run's directory. Returns the
 /// exit code: 0, or 75 when a signal asked to stop and the run can be resumed.
-int train_unet(UNetSettings settings, const TrainOptions& options);
+int train(RunSettings& settings, const TrainOptions& options);
+
+/// What the training minimises; points that the mask leaves out do not count.
+Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& batch);
 
 }  // namespace tessera::app

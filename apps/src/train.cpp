@@ -1,4 +1,4 @@
-#include "train_unet.hpp"
+#include "train.hpp"
 
 #include <fmt/format.h>
 
@@ -15,11 +15,12 @@
 #include <tessera/nn/io/progress.hpp>
 #include <tessera/parallel/stats.hpp>
 
+#include "mesh_option.hpp"
+#include "model.hpp"
 #include "pictures.hpp"
 #include "step_profiler.hpp"
 #include "stop_signals.hpp"
-#include "unet_run.hpp"
-#include "unet_task.hpp"
+#include "trained.hpp"
 
 namespace tessera::app {
 namespace {
@@ -52,13 +53,6 @@ class StepReporter {
   std::int64_t sent_before_ = parallel::comm_stats().total().bytes;
 };
 
-Tensor loss_of(const UNetSettings& s, const Tensor& y, const UNetBatch& batch) {
-  const Tensor weight = batch.mask.defined() ? cast(batch.mask, y.dtype()) : Tensor();
-  if (s.loss == "l1") return l1_loss(y, batch.target, weight);
-  if (s.loss == "huber") return huber_loss(y, batch.target, 1.0, weight);
-  return mse_loss(y, batch.target, weight);
-}
-
 void create_directory(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -70,7 +64,14 @@ void create_directory(const std::string& path) {
 
 }  // namespace
 
-int train_unet(UNetSettings settings, const TrainOptions& options) {
+Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& batch) {
+  const Tensor weight = batch.mask.defined() ? cast(batch.mask, output.dtype()) : Tensor();
+  if (settings.loss == "l1") return l1_loss(output, batch.target, weight);
+  if (settings.loss == "huber") return huber_loss(output, batch.target, 1.0, weight);
+  return mse_loss(output, batch.target, weight);
+}
+
+int train(RunSettings& settings, const TrainOptions& options) {
   const RunFiles files{options.out};
   const Mesh mesh = parse_mesh(options.mesh);
   const bool first = mesh.rank() == 0;
@@ -87,18 +88,20 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
     create_directory(options.out);
   });
 
-  const std::unique_ptr<UNetTask> task = open_task(settings, mesh);
-  models::UNet model(task->model(), mesh, settings.dtype());
-  optim::AdamW optimizer(model.parameters(),
+  const std::unique_ptr<Task> task = settings.data->open(settings, mesh);
+  Model model(settings, task->transform(), mesh);
+  nn::Module& network = model.network();
+  optim::AdamW optimizer(network.parameters(),
                          {.lr = settings.lr, .weight_decay = settings.weight_decay});
   std::optional<optim::Ema> ema;
-  if (settings.ema > 0.0) ema.emplace(model.parameters(), optim::EmaOptions{.decay = settings.ema});
+  if (settings.ema > 0.0)
+    ema.emplace(network.parameters(), optim::EmaOptions{.decay = settings.ema});
   const optim::CosineSchedule schedule = {.lr = settings.lr,
                                           .steps = settings.steps,
                                           .warmup = settings.warmup,
                                           .final_lr = settings.final_lr};
   nn::TrainingState state = {
-      .model = &model, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
+      .model = &network, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
   task->place(mesh, model.total_stride());
 
   if (options.resume) nn::load_checkpoint(files.checkpoint(), state);
@@ -125,18 +128,17 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
     profiler.begin_step();
     const auto start = Clock::now();
     MemoryPool::of({}).reset_peak();
-    model.random().step = static_cast<std::uint64_t>(state.step);
+    network.random().step = static_cast<std::uint64_t>(state.step);
     const auto in_phase = [](const char* name, const auto& f) {
       const ProfilePhase phase(name);
       return f();
     };
-    const UNetBatch batch =
-        in_phase("data", [&] { return task->batch(state.step * settings.batch); });
+    const Batch batch = in_phase("data", [&] { return task->batch(state.step * settings.batch); });
     const Tensor loss =
         in_phase("forward", [&] { return loss_of(settings, model(batch.input), batch); });
     in_phase("backward", [&] { backward(loss); });
     in_phase("optimizer", [&] {
-      if (settings.clip > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip);
+      if (settings.clip > 0.0) optim::clip_grad_norm(network.parameters(), settings.clip);
       optimizer.set_lr(schedule(state.step));
       optimizer.step();
       if (ema) ema->update();
@@ -168,7 +170,7 @@ int train_unet(UNetSettings settings, const TrainOptions& options) {
 
   if (ema) ema->swap();
   model.set_edges(task->edges());
-  save_unet(files.weights(), model, settings, task->numbers());
+  save_trained(files.weights(), model, settings, task->numbers());
   ranks.together([&] {
     if (!first) return;
     draw_losses(files.loss_picture(), io::read_json_lines(files.metrics(), {"step", "loss"}));

@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <tessera/nn/checkpoint.hpp>
+
+#include "grid_tasks.hpp"
+#include "imitation.hpp"
+#include "mesh_option.hpp"
+#include "run_settings.hpp"
+
+namespace tessera::app {
+namespace {
+
+class ForecastTask : public Task {
+ public:
+  ForecastTask(const RunSettings& settings, const Mesh& mesh)
+      : samples_(settings.batch), dtype_(settings.dtype()), data_(open_forecast(settings, mesh)) {}
+
+  Transform transform() const override {
+    return {.dims = data_.dims(),
+            .in_channels = data_.input_channels(),
+            .out_channels = data_.variables(),
+            .edges = edges()};
+  }
+  void place(const Mesh& mesh, std::int64_t stride) override {
+    place_forecast(data_, mesh, samples_, stride);
+  }
+  Batch batch(std::int64_t first) const override {
+    const data::ForecastBatch b = data_.batch(first, dtype_);
+    return {b.input, b.target, {}};
+  }
+  std::vector<EdgeRule> edges() const override { return edges_of(data_.field(0)); }
+  io::Metadata numbers() const override {
+    std::string text;
+    for (const data::ForecastScale& s : data_.scales()) {
+      text += fmt::format("{}{} {} {}", text.empty() ? "" : " ", s.mean, s.std, s.residual);
+    }
+    return {{"scales", text}};
+  }
+
+ private:
+  std::int64_t samples_;
+  DType dtype_;
+  data::Forecast data_;
+};
+
+}  // namespace
+
+data::Forecast open_forecast(const RunSettings& settings, const Mesh& mesh) {
+  const GridSettings& grid = GridSettings::of(settings);
+  const data::ForecastOptions o = {.path = grid.file,
+                                   .variables = grid.variables,
+                                   .time = grid.time,
+                                   .periodic = grid.periodic,
+                                   .history = grid.history,
+                                   .lead = grid.lead,
+                                   .season = grid.season,
+                                   .test = grid.test,
+                                   .coordinate_channels = grid.coordinates,
+                                   .seed = settings.seed};
+  // The ranks agree that the file is usable before any of them relies on it.
+  nn::collective(mesh).together([&] { data::Forecast{o}; });
+  return data::Forecast(o);
+}
+
+void place_forecast(data::Forecast& data,
+                    const Mesh& mesh,
+                    std::int64_t samples,
+                    std::int64_t stride,
+                    const std::vector<data::ForecastScale>& scales) {
+  Shape shape = {samples};
+  for (const std::int64_t n : data.grid()) shape.push_back(n);
+  shape.push_back(data.input_channels());
+  data.prepare(field_placement(mesh, data.dims()).resolve(shape, {.multiple = stride}),
+               nn::collective(mesh), scales);
+}
+
+std::vector<data::ForecastScale> forecast_scales(const Trained& trained) {
+  std::vector<data::ForecastScale> scales;
+  std::istringstream numbers(trained.text("scales"));
+  for (data::ForecastScale s; numbers >> s.mean >> s.std >> s.residual;) scales.push_back(s);
+  return scales;
+}
+
+void complete_forecast(const GridSettings&, Transform& transform) { transform.zero_head = true; }
+
+std::unique_ptr<Task> open_forecast_task(const RunSettings& settings, const Mesh& mesh) {
+  return std::make_unique<ForecastTask>(settings, mesh);
+}
+
+std::unique_ptr<Task> imitate_forecast(const RunSettings& settings,
+                                       const std::vector<std::int64_t>& size) {
+  const GridSettings& grid = GridSettings::of(settings);
+  Transform transform = {.dims = static_cast<int>(size.size()),
+                         .edges = imitated_edges(grid.periodic, size.size())};
+  const auto variables =
+      std::max<std::int64_t>(static_cast<std::int64_t>(grid.variables.size()), 1);
+  transform.in_channels = variables * grid.history + (grid.season > 0 ? variables + 2 : 0);
+  if (grid.coordinates) {
+    for (const EdgeRule edge : transform.edges)
+      transform.in_channels += edge != EdgeRule::kCircular ? 1 : 0;
+  }
+  transform.out_channels = variables;
+  Shape shape{settings.batch};
+  for (const std::int64_t n : size) shape.push_back(n);
+  shape.push_back(transform.in_channels);
+  const auto place = [shape, variables](const Mesh& mesh, std::int64_t stride) {
+    const int channels = shape.size() - 1;
+    const Layout input = field_placement(mesh, channels - 1).resolve(shape, {.multiple = stride});
+    return Imitation::Layouts{input, input.with_dim(channels, variables, {})};
+  };
+  return std::make_unique<Imitation>(settings, transform, place);
+}
+
+}  // namespace tessera::app

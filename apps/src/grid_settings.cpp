@@ -1,0 +1,101 @@
+#include "grid_settings.hpp"
+
+#include "grid_tasks.hpp"
+#include "run_settings.hpp"
+
+namespace tessera::app {
+
+const GridSettings& GridSettings::of(const RunSettings& settings) {
+  return dynamic_cast<const GridSettings&>(*settings.data);
+}
+
+void GridSettings::declare(io::Settings& s) {
+  const io::Settings::Rule positive = {.min = 1};
+  const io::Settings::Rule not_negative = {.min = 0};
+  std::vector<std::string> names;
+  for (const GridTask& t : grid_tasks()) names.emplace_back(t.name);
+  s.add("data.task", task,
+        "What is learnt: refine, a field from its block means; forecast, fields some frames later.",
+        {.choices = names});
+  s.add("data.file", file, "NetCDF file that holds the field.");
+  s.add("data.variable", variable, "Refine: variable in the file; empty: the only field in it.");
+  s.add("data.variables", variables,
+        "Forecast: variables of one shape; empty: all with the time dimension.");
+  s.add("data.time", time, "Forecast: name of the time dimension, capitals or not.");
+  s.add("data.history", history, "Forecast: frames that are seen.", positive);
+  s.add("data.lead", lead, "Forecast: frames from the last one seen to the one foretold.",
+        positive);
+  s.add(
+      "data.season", season,
+      "Forecast: frames of a cycle (12 months); inputs are then anomalies and the network corrects "
+      "the damped anomaly. 0: no cycle; it corrects persistence.",
+      not_negative);
+  s.add("data.test", test,
+        "Forecast: the last frames that training never aims at; of several samples, the last "
+        "samples.",
+        not_negative);
+  s.add("data.factor", factor, "Refine: fine points per coarse point in each dimension.", positive);
+  s.add("data.crop", crop, "Refine: fine points of a training crop in each dimension.", positive);
+  s.add("data.holdout", holdout,
+        "Refine: coordinates of the last dimension, from and to, that training never sees; empty: "
+        "none.");
+  s.add("data.periodic", periodic,
+        "Periodic dimensions; a longitude around the globe is found without being named.");
+  s.add("data.flips", flips, "Refine: mirror half of the crops along each dimension.");
+  s.add("data.coordinates", coordinates, "Give the network the coordinates as further channels.");
+}
+
+void GridSettings::declare_around(io::Settings& s) {
+  s.add("model.input_skip", input_skip,
+        "Refine: interpolation of the input that is added to the output.",
+        {.choices = {"none", "nearest", "linear", "cubic"}});
+  s.add("model.conserve_means", conserve_means,
+        "Refine: keep the means over coarse points exactly.");
+  s.add("model.detail_scale", detail_scale,
+        "Refine: size of details relative to the normalised values; the network works in this "
+        "unit. 0: no distinction.",
+        {.min = 0});
+}
+
+void GridSettings::complete(Transform& transform) const { entry().complete(*this, transform); }
+
+const GridTask& GridSettings::entry() const {
+  for (const GridTask& t : grid_tasks())
+    if (task == t.name) return t;
+  throw UsageError(str("data.task: \"", task, "\" is unknown."));
+}
+
+std::unique_ptr<Task> GridSettings::open(const RunSettings& settings, const Mesh& mesh) const {
+  return entry().open(settings, mesh);
+}
+
+std::unique_ptr<Task> GridSettings::imitate(const RunSettings& settings,
+                                            const std::vector<std::int64_t>& size) const {
+  if (size.empty() || size.size() > 3) {
+    throw UsageError(str("size: ", size.size(), " dimensions. Give 1 to 3 numbers, e.g. 512x512."));
+  }
+  return entry().imitate(settings, size);
+}
+
+const char* GridSettings::size_help() const {
+  return "Points of the field (the output) in each dimension, e.g. 512x512; what --crop is in "
+         "training.";
+}
+
+int GridSettings::evaluate(const EvaluateOptions& options,
+                           const Trained& trained,
+                           const Mesh& mesh) const {
+  return entry().evaluate(options, trained, mesh);
+}
+
+int GridSettings::predict(const PredictOptions& options,
+                          const Trained& trained,
+                          const Mesh& mesh) const {
+  return entry().predict(options, trained, mesh);
+}
+
+std::unique_ptr<DataSettings> refining_grid_data() {
+  return std::make_unique<GridSettings>("refine");
+}
+
+}  // namespace tessera::app

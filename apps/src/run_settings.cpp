@@ -1,0 +1,34 @@
+#include "run_settings.hpp"
+
+namespace tessera::app {
+
+RunSettings::RunSettings(const ModelEntry& of)
+    : entry(of), data(of.data()), network(of.settings()) {}
+
+void RunSettings::declare(io::Settings& s) {
+  const io::Settings::Rule positive = {.min = 1};
+  const io::Settings::Rule not_negative = {.min = 0};
+  data->declare(s);
+  network->declare(s);
+  data->declare_around(s);
+  s.add("training.steps", steps, "Optimiser steps.", positive);
+  s.add("training.batch", batch, "Crops per step, over the whole mesh.", positive);
+  s.add("training.lr", lr, "Learning rate after the warm-up.", not_negative);
+  s.add("training.final_lr", final_lr, "Learning rate at the end of the cosine.", not_negative);
+  s.add("training.warmup", warmup, "Steps in which the learning rate rises.", not_negative);
+  s.add("training.weight_decay", weight_decay,
+        "AdamW's weight decay, on weights of two and more dimensions.", not_negative);
+  s.add("training.clip", clip, "Largest norm of the gradient; 0: any.", not_negative);
+  s.add("training.ema", ema, "Decay of the average of the weights that is kept; 0: none.",
+        {.min = 0, .max = 1});
+  s.add("training.loss", loss, "What is minimised.", {.choices = {"mse", "l1", "huber"}});
+  s.add("training.precision", precision, "Element type.", {.choices = {"f32", "f64"}});
+  s.add("training.seed", seed, "Key of all random numbers.");
+}
+
+DType RunSettings::dtype() const {
+  return choose<DType>("precision", precision,
+                       {{"f32", DType::kFloat32}, {"f64", DType::kFloat64}});
+}
+
+}  // namespace tessera::app

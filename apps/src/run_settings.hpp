@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tessera/nn/io/settings.hpp>
+
+#include "network.hpp"
+#include "task.hpp"
+
+namespace tessera::app {
+
+/// Everything that decides the result of `tessera train MODEL`; kept as RUN/config.toml.
+struct RunSettings {
+  explicit RunSettings(const ModelEntry& entry);
+  RunSettings(const RunSettings&) = delete;
+  RunSettings& operator=(const RunSettings&) = delete;
+
+  const ModelEntry& entry;
+  std::unique_ptr<DataSettings> data;
+  std::unique_ptr<NetworkSettings> network;
+
+  std::int64_t steps = 1000;
+  std::int64_t batch = 4;
+  double lr = 2e-3;
+  double final_lr = 0.0;
+  std::int64_t warmup = 50;
+  double weight_decay = 0.0;
+  double clip = 1.0;
+  double ema = 0.99;
+  std::string loss = "mse";
+  std::string precision = "f32";
+  std::uint64_t seed = 0;
+
+  /// Declares all settings; they are read and written through `settings` from then on.
+  void declare(io::Settings& settings);
+
+  DType dtype() const;
+};
+
+}  // namespace tessera::app

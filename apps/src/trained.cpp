@@ -1,0 +1,80 @@
+#include "trained.hpp"
+
+#include <charconv>
+#include <tessera/nn/checkpoint.hpp>
+
+namespace tessera::app {
+namespace {
+
+constexpr const char* kKind = "tessera.model";
+
+const ModelEntry& entry_of(const std::string& name, const std::string& path) {
+  for (const ModelEntry& entry : model_entries())
+    if (name == entry.name) return entry;
+  throw DataError(str("model: ", path, " holds a \"", name,
+                      "\", which this program does not know. Use a newer one."));
+}
+
+}  // namespace
+
+const std::string& Trained::text(const std::string& key) const {
+  const auto it = metadata.find(key);
+  if (it == metadata.end()) {
+    throw DataError(str("model: ", path, " does not say \"", key,
+                        "\" (it was not written by a training). Give the directory of a run."));
+  }
+  return it->second;
+}
+
+double Trained::number(const std::string& key) const {
+  const std::string& t = text(key);
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(t.data(), t.data() + t.size(), value);
+  if (error != std::errc() || end != t.data() + t.size()) {
+    throw DataError(str("model: ", path, " has \"", t, "\" for ", key, "."));
+  }
+  return value;
+}
+
+void save_trained(const std::string& path,
+                  const Model& model,
+                  RunSettings& settings,
+                  const io::Metadata& numbers) {
+  io::Settings all;
+  settings.declare(all);
+  std::string edges;
+  for (const EdgeRule edge : model.transform().edges)
+    edges += edge == EdgeRule::kCircular ? 'c' : 'r';
+  io::Metadata metadata = {{kKind, settings.entry.name},
+                           {"config", all.toml()},
+                           {"edges", edges},
+                           {"in_channels", std::to_string(model.transform().in_channels)},
+                           {"out_channels", std::to_string(model.transform().out_channels)}};
+  metadata.insert(numbers.begin(), numbers.end());
+  nn::save_weights(path, model.network(), metadata);
+}
+
+Trained load_trained(const std::string& path, const Mesh& mesh) {
+  Trained trained;
+  Transform transform;
+  nn::collective(mesh).together([&] {
+    trained.path = path;
+    trained.metadata = io::SafetensorsReader(path).metadata();
+    trained.settings = std::make_unique<RunSettings>(entry_of(trained.text(kKind), path));
+    io::Settings all;
+    trained.settings->declare(all);
+    all.load_text(trained.text("config"), path);
+    transform.in_channels = static_cast<std::int64_t>(trained.number("in_channels"));
+    transform.out_channels = static_cast<std::int64_t>(trained.number("out_channels"));
+    for (const char c : trained.text("edges")) {
+      transform.edges.push_back(c == 'c' ? EdgeRule::kCircular : EdgeRule::kReplicate);
+    }
+    transform.dims = static_cast<int>(transform.edges.size());
+  });
+  trained.model = std::make_unique<Model>(*trained.settings, transform, mesh);
+  nn::load_weights(path, trained.model->network());
+  trained.model->network().eval();
+  return trained;
+}
+
+}  // namespace tessera::app

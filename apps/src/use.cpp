@@ -1,0 +1,20 @@
+#include "use.hpp"
+
+#include "mesh_option.hpp"
+#include "trained.hpp"
+
+namespace tessera::app {
+
+int evaluate(const EvaluateOptions& options) {
+  const Mesh mesh = parse_mesh(options.mesh);
+  const Trained trained = load_trained(RunFiles{options.run}.weights(), mesh);
+  return trained.settings->data->evaluate(options, trained, mesh);
+}
+
+int predict(const PredictOptions& options) {
+  const Mesh mesh = parse_mesh(options.mesh);
+  const Trained trained = load_trained(RunFiles{options.run}.weights(), mesh);
+  return trained.settings->data->predict(options, trained, mesh);
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <tessera/core/mesh.hpp>
+
+namespace tessera::app {
+
+/// How a run is evaluated.
+struct EvaluateOptions {
+  std::string mesh;
+  std::string run;
+};
+/// Scores the run's model beside plain answers on the part that training never saw, writes
+/// RUN/evaluation.json and RUN/prediction.png, and prints a table.
+int evaluate(const EvaluateOptions& options);
+
+/// How a run's model is used.
+struct PredictOptions {
+  std::string mesh;
+  std::string run;
+  std::string input;  ///< NetCDF file; empty: the file of the training
+  std::string
+      variable;        ///< empty: as in the training where the file is the same, else the only one
+  std::string output;  ///< NetCDF file; a picture of the same name with .png is written beside it
+  bool coarsen = false;  ///< refine the block means of the input instead of the input itself
+};
+/// Applies the run's model to a whole file.
+int predict(const PredictOptions& options);
+
+}  // namespace tessera::app

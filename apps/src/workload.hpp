@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+#include <tessera/nn/inspect/workload.hpp>
+#include <vector>
+
+#include "run_settings.hpp"
+
+namespace tessera::app {
+
+/// How a workload changes its parameters.
+enum class Update : std::uint8_t {
+  kAdamW,  ///< as training does, with an average of the weights
+  /// Momentum 0.9. For comparisons: AdamW divides a gradient by its own size, so that rounding of
+  /// one that should be zero becomes a step as long as any other.
+  kSgd
+};
+
+/// A training as train() runs it on made-up data of `size`, one number per dimension of the domain,
+/// for `plan` and `compare`. Throws UsageError for sizes and settings that do not fit. `settings`
+/// must live on.
+nn::MakeWorkload workload(const RunSettings& settings,
+                          const std::vector<std::int64_t>& size,
+                          Update update);
+
+}  // namespace tessera::app
