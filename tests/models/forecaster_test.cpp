@@ -98,6 +98,12 @@ TEST_CASE("the condition counts") {
   CHECK_THROWS_AS(plain.forward(x, to_self(condition)), ShapeError);
 }
 
+TEST_CASE("forecaster in bf16, with and without recomputation") {
+  ForecasterOptions o = small(2);
+  o.condition_features = 3;
+  check_narrow<InWinter>(o, {1, 16, 12, 1});
+}
+
 TEST_CASE("forecaster has the sizes it says") {
   ForecasterOptions o = small(2);
   o.patch = {2, 3};

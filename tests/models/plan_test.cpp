@@ -4,6 +4,8 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/core/dry_run.hpp>
+#include <tessera/models/forecaster.hpp>
+#include <tessera/models/swin.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/inspect/plan.hpp>
@@ -135,6 +137,19 @@ std::vector<Case> cases() {
       {"ViT 3-D",
        of<ViT>(V{.dims = 3, .patch = {4}, .channels = 12, .depth = 1, .heads = 2}),
        {16, 12, 16}},
+      {"Swin 2-D",
+       of<models::Swin>(
+           models::SwinOptions{.channels = 8, .depths = {2, 2}, .heads = {1, 2}, .window = {4}}),
+       {70, 61}},
+      {"Forecaster 2-D, circular",
+       of<models::Forecaster>(
+           models::ForecasterOptions{.channels = 16,
+                                     .depth = 2,
+                                     .heads = 2,
+                                     .window = {5},
+                                     .condition_features = 2,
+                                     .edges = {EdgeRule::kReplicate, EdgeRule::kCircular}}),
+       {33, 48}},
   };
 }
 

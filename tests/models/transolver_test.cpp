@@ -30,6 +30,10 @@ TEST_CASE("transolver: training is the same on any mesh") {
   check_training<Transolver>(small(), {2, 29, 3}, 1, 6, 1e-3);
 }
 
+TEST_CASE("transolver in bf16, with and without recomputation") {
+  check_narrow<Transolver>(small(), {2, 40, 3});
+}
+
 TEST_CASE("transolver refuses what it cannot do") {
   TransolverOptions o = small();
   const Transolver model(o, Mesh::self());
