@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <tessera/core/tensor.hpp>
+#include <vector>
+
+namespace tessera {
+
+/// Which rows of other ranks each rank reads beside its own, for tensors whose dimension 0 is split
+/// as `owners`; made once, used for every exchange. A cheap handle.
+///
+/// A tensor of `ghost_rows` has R = n + (ghosts of all ranks) rows: per rank its own in order, then
+/// its ghosts, ascending. Without ghosts anywhere nothing is sent and R = n.
+class GhostRows {
+ public:
+  GhostRows() = default;
+  /// `ghosts`: global rows that this rank wants, ascending, each once, none of its own. `owners`:
+  /// [n]. Ranks that replicate a part must want the same. Every rank of the mesh must call: two
+  /// small collectives. Throws ShapeError on every rank of a group when one wants a row that is
+  /// none.
+  static GhostRows make(const Layout& owners, const std::vector<std::int64_t>& ghosts);
+
+  bool defined() const { return static_cast<bool>(plan_); }
+  /// The layout [n] of the rows as they are owned.
+  const Layout& owners() const;
+  /// i64 [R]: the global row in [0, n) of each row with ghosts; its layout is that of the results.
+  const Tensor& rows() const;
+  /// Ghosts of all ranks together: rows that one exchange moves.
+  std::int64_t total() const;
+  /// Ghosts of this rank.
+  std::int64_t local() const;
+  /// Rows that this rank sends to others.
+  std::int64_t sent() const;
+
+  struct Plan;
+  const std::shared_ptr<const Plan>& plan() const { return plan_; }
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+};
+
+/// x [n, ...] -> y [R, ...], y[r, ...] = x[rows[r], ...]: each ghost row is sent once, owners to
+/// readers, one message between two neighbours. Derivatives of any order are this op and
+/// `ghost_sum`.
+Tensor ghost_rows(const Tensor& x, const GhostRows& ghosts);
+/// The adjoint, y [R, ...] -> x [n, ...]: x[rows[r], ...] += y[r, ...]; the owner's own value
+/// first, then those of others in the order of the parts.
+Tensor ghost_sum(const Tensor& y, const GhostRows& ghosts);
+
+}  // namespace tessera

@@ -1,0 +1,341 @@
+// Rows of other ranks beside the own ones, by a plan made once: ghost_rows and its adjoint
+// ghost_sum, which differentiate into each other. The plan is named by a number in the static
+// arguments, so that placements see where the rows are cut; a table keeps it for as long as
+// somebody holds its index tensor (the tape does).
+
+#include <algorithm>
+#include <numeric>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/op.hpp>
+#include <tessera/autograd/ops/ghost_rows.hpp>
+#include <tessera/kernels/elementwise.hpp>
+#include <tessera/kernels/index.hpp>
+#include <tessera/parallel/communicator.hpp>
+#include <unordered_map>
+
+#include "broadcast.hpp"
+
+namespace tessera {
+
+struct GhostRows::Plan {
+  struct Neighbour {
+    int process;
+    std::int64_t rows;
+  };
+  std::uint64_t id = 0;
+  Layout owners;
+  Tensor rows;
+  std::int64_t total = 0;
+  std::int64_t local = 0;
+  std::vector<Neighbour> from;       // in the order of the ghosts
+  std::vector<Neighbour> to;         // in the order of the parts
+  std::vector<std::int64_t> served;  // own rows (counted from the first) for each of `to`
+};
+
+namespace {
+
+using Plan = GhostRows::Plan;
+
+std::unordered_map<std::uint64_t, std::shared_ptr<const Plan>>& table() {
+  static auto* const plans = new std::unordered_map<std::uint64_t, std::shared_ptr<const Plan>>;
+  return *plans;
+}
+
+void remember(const std::shared_ptr<const Plan>& plan) {
+  // Nobody but the table holds these, and no tape their index.
+  std::erase_if(table(), [](const auto& entry) {
+    return entry.second.use_count() == 1 && entry.second->rows.is_unshared();
+  });
+  table()[plan->id] = plan;
+}
+
+struct PlanArgs {
+  std::uint64_t id;
+};
+
+const Plan& plan_of(std::uint64_t id) { return *table().at(id); }
+
+View memory(const Ref<Buffer>& buffer, DType dtype, const Shape& shape) {
+  return View::dense(buffer->data(), dtype, shape);
+}
+
+Ref<Buffer> allocate(DType dtype, const Shape& shape) {
+  return MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(shape.product()) *
+                                           size_of(dtype));
+}
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  shape[0] = rows;
+  return shape;
+}
+
+std::int64_t row_bytes(const View& view) {
+  std::int64_t elements = 1;
+  for (int d = 1; d < view.dims(); ++d) elements *= view.shape[d];
+  return elements * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+View rows_of(const View& v, std::int64_t lo, std::int64_t hi) {
+  Box box = Box::whole(v.shape);
+  box.set(0, {lo, hi});
+  return v.slice(box);
+}
+
+View index_view(const std::vector<std::int64_t>& index) {
+  return View::dense(const_cast<std::int64_t*>(index.data()), DType::kInt64,
+                     {static_cast<std::int64_t>(index.size())});
+}
+
+std::vector<parallel::Send> sends(const std::vector<Plan::Neighbour>& to,
+                                  const void* data,
+                                  std::int64_t bytes) {
+  std::vector<parallel::Send> list;
+  const char* at = static_cast<const char*>(data);
+  for (const Plan::Neighbour& n : to) {
+    list.push_back({n.process, at, n.rows * bytes});
+    at += n.rows * bytes;
+  }
+  return list;
+}
+
+std::vector<parallel::Recv> recvs(const std::vector<Plan::Neighbour>& from,
+                                  void* data,
+                                  std::int64_t bytes) {
+  std::vector<parallel::Recv> list;
+  char* at = static_cast<char*>(data);
+  for (const Plan::Neighbour& n : from) {
+    list.push_back({n.process, at, n.rows * bytes});
+    at += n.rows * bytes;
+  }
+  return list;
+}
+
+void run_rows(RunContext& context) {
+  const Plan& plan = plan_of(context.as<PlanArgs>().id);
+  const View x = context.in[0].local();
+  const View y = context.out[0].mutable_local();
+  const std::int64_t own = x.shape[0];
+  const std::int64_t bytes = row_bytes(x);
+  const Shape sent = with_rows(x.shape, static_cast<std::int64_t>(plan.served.size()));
+  const Shape read = with_rows(x.shape, plan.local);
+  const Ref<Buffer> send = allocate(x.dtype, sent);
+  const Ref<Buffer> recv = allocate(x.dtype, read);
+  kernels::take_rows(x, index_view(plan.served), 0, memory(send, x.dtype, sent));
+  auto request = parallel::exchange_messages(sends(plan.to, send->data(), bytes),
+                                             recvs(plan.from, recv->data(), bytes),
+                                             {"ghost_rows", context.in[0].layout(), {}});
+  kernels::copy(x, rows_of(y, 0, own));
+  request.wait();
+  kernels::copy(memory(recv, x.dtype, read), rows_of(y, own, own + plan.local));
+}
+
+void run_sum(RunContext& context) {
+  const Plan& plan = plan_of(context.as<PlanArgs>().id);
+  const View y = context.in[0].local();
+  const View x = context.out[0].mutable_local();
+  const std::int64_t own = x.shape[0];
+  const std::int64_t bytes = row_bytes(x);
+  const Shape arrived = with_rows(x.shape, static_cast<std::int64_t>(plan.served.size()));
+  const Shape read = with_rows(x.shape, plan.local);
+  const Ref<Buffer> send = allocate(x.dtype, read);
+  const Ref<Buffer> recv = allocate(x.dtype, arrived);
+  kernels::copy(rows_of(y, own, own + plan.local), memory(send, x.dtype, read));
+  auto request = parallel::exchange_messages(sends(plan.from, send->data(), bytes),
+                                             recvs(plan.to, recv->data(), bytes),
+                                             {"ghost_sum", context.out[0].layout(), {}});
+  kernels::copy(rows_of(y, 0, own), x);
+  request.wait();
+  kernels::scatter_add_rows(memory(recv, x.dtype, arrived), index_view(plan.served), 0, true, x);
+}
+
+void check(const char* op, const Problem& problem, std::int64_t rows) {
+  if (problem.shape(0).empty() || problem.shape(0)[0] != rows) {
+    throw ShapeError(str(op, ": ", problem.shape(0), " has not the ", rows,
+                         " rows of the plan. Pass values of the same graph."));
+  }
+}
+
+/// `out_rows`: whether the output has the rows with ghosts (then input 0 has the owners').
+void signatures(const Problem& problem,
+                const AxisGroup& group,
+                bool out_rows,
+                std::vector<Signature>& legal) {
+  partial_signature(problem, 0b01, legal);
+  const Plan& plan = plan_of(problem.as<PlanArgs>().id);
+  if (group.splits(problem.in[1], 0)) {
+    // Each rank knows all rows, and takes those it reads.
+    if (out_rows) {
+      legal.push_back({.in = {replicate_role(), shard_role(0)},
+                       .out = {shard_role(0)},
+                       .driver = 1,
+                       .bounds = {}});
+    }
+    const int owned = out_rows ? 0 : 2;
+    const Bounds owners = plan.owners.split(0).bounds;
+    legal.push_back(
+        {.in = {shard_role(0), shard_role(0)},
+         .out = {shard_role(0)},
+         .driver = 1,
+         .bounds = [owned, owners](int t,
+                                   const Bounds& rows) { return t == owned ? owners : rows; },
+         .run = out_rows ? run_rows : run_sum});
+  }
+  for (int d = 1; d < problem.shape(0).size(); ++d) {
+    legal.push_back(
+        {.in = {shard_role(d), replicate_role()}, .out = {shard_role(d)}, .bounds = {}});
+  }
+}
+
+extern const OpDef sum_op;
+
+const OpDef rows_op = {
+    .name = "ghost_rows",
+    .infer =
+        [](const Problem& problem, std::vector<OutputMeta>& out) {
+          check("ghost_rows", problem, plan_of(problem.as<PlanArgs>().id).owners.shape()[0]);
+          out.push_back({with_rows(problem.shape(0), problem.shape(1)[0]), problem.dtypes[0]});
+        },
+    .signatures = [](const Problem& problem,
+                     const AxisGroup& group,
+                     std::vector<Signature>& legal) { signatures(problem, group, true, legal); },
+    .local =
+        [](const LocalCall& call) {
+          kernels::take_rows(call.in[0].view, call.in[1].view, call.in[0].box.lo[0],
+                             call.out[0].view);
+        },
+    .vjp =
+        [](VjpContext& context) {
+          context.set(0, call(sum_op, {context.grad(), context.input(1)}, context.as<PlanArgs>()));
+        },
+    .saved_inputs = 0b10};
+
+const OpDef sum_op = {
+    .name = "ghost_sum",
+    .infer =
+        [](const Problem& problem, std::vector<OutputMeta>& out) {
+          check("ghost_sum", problem, problem.shape(1)[0]);
+          out.push_back(
+              {with_rows(problem.shape(0), plan_of(problem.as<PlanArgs>().id).owners.shape()[0]),
+               problem.dtypes[0]});
+        },
+    .signatures = [](const Problem& problem,
+                     const AxisGroup& group,
+                     std::vector<Signature>& legal) { signatures(problem, group, false, legal); },
+    .local =
+        [](const LocalCall& call) {
+          kernels::scatter_add_rows(call.in[0].view, call.in[1].view, call.out[0].box.lo[0], false,
+                                    call.out[0].view);
+        },
+    .vjp =
+        [](VjpContext& context) {
+          context.set(0, call(rows_op, {context.grad(), context.input(1)}, context.as<PlanArgs>()));
+        },
+    .saved_inputs = 0b10};
+
+std::vector<std::int64_t> bytes_of(std::vector<std::int64_t> counts) {
+  for (std::int64_t& c : counts) c *= static_cast<std::int64_t>(sizeof(std::int64_t));
+  return counts;
+}
+
+}  // namespace
+
+GhostRows GhostRows::make(const Layout& owners, const std::vector<std::int64_t>& ghosts) {
+  static std::uint64_t last_id = 0;
+  if (owners.dims() != 1)
+    throw ShapeError(str("ghost_rows: owners ", owners, " are not a list of rows [n]."));
+  const auto plan = std::make_shared<Plan>();
+  plan->id = ++last_id;
+  plan->owners = owners;
+  plan->local = static_cast<std::int64_t>(ghosts.size());
+  const Mesh& mesh = owners.mesh();
+  const std::int64_t n = owners.shape()[0];
+  const Interval own = owners.local_box()[0];
+  const AxisMask axes = owners.axes_of(0);
+  const auto group = parallel::Group::of(mesh, axes);
+  const std::vector<int> members = mesh.group(mesh.rank(), axes);
+  const std::size_t count = members.size();
+  const parallel::CallInfo info{"ghost_rows", owners, {}};
+
+  bool valid = true;
+  for (std::size_t i = 0; i < ghosts.size(); ++i) {
+    const std::int64_t row = ghosts[i];
+    valid = valid && row >= 0 && row < n && (row < own.lo || row >= own.hi) &&
+            (i == 0 || ghosts[i - 1] < row);
+  }
+  // A negative number tells the others of a list that is wrong: all throw together.
+  const auto wanted = parallel::all_gather_counts(group, valid ? plan->local : -1, info);
+  if (std::find(wanted.begin(), wanted.end(), -1) != wanted.end()) {
+    throw ShapeError(
+        str("ghost_rows: the rows that some rank asks for are not ascending rows of "
+            "others among ",
+            n, ". Sort them and leave out repeats and own rows."));
+  }
+
+  // Parts in order, with their members.
+  std::vector<std::size_t> order(count);
+  for (std::size_t r = 0; r < count; ++r)
+    order[static_cast<std::size_t>(owners.part_of(0, members[r]))] = r;
+  Bounds bounds{0};
+  for (const std::size_t r : order) {
+    bounds.push_back(bounds.back() + owners.owned(0, members[r]).size() + wanted[r]);
+    plan->total += wanted[r];
+  }
+  std::vector<std::int64_t> want(count, 0);
+  std::vector<std::int64_t> requests;  // by member
+  std::vector<std::vector<std::int64_t>> by_member(count);
+  for (const std::size_t r : order) {
+    const Interval part = owners.owned(0, members[r]);
+    const auto lo = std::lower_bound(ghosts.begin(), ghosts.end(), part.lo);
+    const auto hi = std::lower_bound(lo, ghosts.end(), std::max(part.lo, part.hi));
+    want[r] = hi - lo;
+    by_member[r].assign(lo, hi);
+    if (hi != lo) plan->from.push_back({mesh.process_of(members[r]), hi - lo});
+  }
+  for (const auto& list : by_member) requests.insert(requests.end(), list.begin(), list.end());
+  std::vector<std::int64_t> serve(count, 0);
+  const std::vector<std::int64_t> one(count, sizeof(std::int64_t));
+  parallel::all_to_all(group, want.data(), one, serve.data(), one, info).wait();
+  std::vector<std::int64_t> served(
+      static_cast<std::size_t>(std::accumulate(serve.begin(), serve.end(), std::int64_t{0})));
+  parallel::all_to_all(group, requests.data(), bytes_of(want), served.data(), bytes_of(serve), info)
+      .wait();
+  std::vector<std::size_t> start(count + 1, 0);
+  for (std::size_t r = 0; r < count; ++r)
+    start[r + 1] = start[r] + static_cast<std::size_t>(serve[r]);
+  for (const std::size_t r : order) {
+    if (serve[r] == 0) continue;
+    plan->to.push_back({mesh.process_of(members[r]), serve[r]});
+    for (std::size_t i = start[r]; i < start[r + 1]; ++i)
+      plan->served.push_back(served[i] - own.lo);
+  }
+
+  std::vector<std::int64_t> rows;
+  rows.reserve(static_cast<std::size_t>(own.size() + plan->local));
+  for (std::int64_t row = own.lo; row < own.hi; ++row) rows.push_back(row);
+  rows.insert(rows.end(), ghosts.begin(), ghosts.end());
+  DimSplit split = owners.split(0);
+  if (!split.axes.empty()) split.bounds = bounds;
+  plan->rows = Tensor::from_local(index_view(rows), Layout::make(mesh, {n + plan->total}, {split}));
+  remember(plan);
+  GhostRows result;
+  result.plan_ = plan;
+  return result;
+}
+
+const Layout& GhostRows::owners() const { return plan_->owners; }
+const Tensor& GhostRows::rows() const { return plan_->rows; }
+std::int64_t GhostRows::total() const { return plan_->total; }
+std::int64_t GhostRows::local() const { return plan_->local; }
+std::int64_t GhostRows::sent() const { return static_cast<std::int64_t>(plan_->served.size()); }
+
+Tensor ghost_rows(const Tensor& x, const GhostRows& ghosts) {
+  if (ghosts.total() == 0) return x;
+  return call(rows_op, {x, ghosts.rows()}, PlanArgs{ghosts.plan()->id});
+}
+
+Tensor ghost_sum(const Tensor& y, const GhostRows& ghosts) {
+  if (ghosts.total() == 0) return y;
+  return call(sum_op, {y, ghosts.rows()}, PlanArgs{ghosts.plan()->id});
+}
+
+}  // namespace tessera

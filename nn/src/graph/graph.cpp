@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/gather.hpp>
+#include <tessera/autograd/ops/linear.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
+#include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/graph/graph.hpp>
+#include <tessera/parallel/communicator.hpp>
+
+namespace tessera::nn {
+
+namespace {
+
+std::int64_t count(const std::vector<std::int64_t>& v) {
+  return static_cast<std::int64_t>(v.size());
+}
+
+/// What is wrong with a part, or nothing.
+std::string fault(const LocalGraph& part) {
+  const std::size_t n = part.ids.size();
+  const std::size_t e = part.receivers.size();
+  const std::size_t g = part.graph_sizes.size();
+  if (part.species.size() != n || part.graph_of_node.size() != n || part.positions.size() != 3 * n)
+    return "its lists of nodes differ in length";
+  if (part.senders.size() != e || part.shifts.size() != 3 * e)
+    return "its lists of edges differ in length";
+  if (part.ghost_part.size() != part.ghost_node.size() ||
+      part.ghost_part.size() != part.ghost_species.size())
+    return "its lists of ghosts differ in length";
+  if (part.cells.size() != 9 * g) return "cells are not 9 numbers for each graph";
+  if (!std::is_sorted(part.receivers.begin(), part.receivers.end()))
+    return "edges are not sorted by receiver";
+  const auto rows = static_cast<std::int64_t>(n + part.ghost_part.size());
+  for (std::size_t i = 0; i < e; ++i) {
+    if (part.receivers[i] < 0 || part.receivers[i] >= static_cast<std::int64_t>(n))
+      return str("edge ", i, " has receiver ", part.receivers[i], ", which is no node of its own");
+    if (part.senders[i] < 0 || part.senders[i] >= rows)
+      return str("edge ", i, " has sender ", part.senders[i], ", which is neither node nor ghost");
+  }
+  for (const std::int64_t graph : part.graph_of_node)
+    if (graph < 0 || graph >= static_cast<std::int64_t>(g)) return "a node is in no graph";
+  return {};
+}
+
+Tensor integers(const std::vector<std::int64_t>& values, const Layout& layout) {
+  return Tensor::from_local(
+      View::dense(const_cast<std::int64_t*>(values.data()), DType::kInt64, {count(values)}),
+      layout);
+}
+
+template <class T>
+Tensor floats(const std::vector<T>& values, const Layout& layout, DType dtype) {
+  const Tensor x = Tensor::empty(layout, dtype);
+  const View view = x.mutable_local();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    store_double(view.data, dtype, static_cast<std::int64_t>(i), static_cast<double>(values[i]));
+  return x;
+}
+
+Layout list(const Mesh& mesh, const std::vector<int>& axes, const Bounds& bounds) {
+  return Layout::make(mesh, {bounds.back()},
+                      {axes.empty() ? DimSplit{} : DimSplit{.axes = axes, .bounds = bounds}});
+}
+
+}  // namespace
+
+PartNumber part_number(const Mesh& mesh, const std::vector<int>& axes) {
+  PartNumber number;
+  for (const int axis : axes) {
+    number.part = number.part * mesh.axis_size(axis) + mesh.coordinate(mesh.rank(), axis);
+    number.parts *= mesh.axis_size(axis);
+  }
+  return number;
+}
+
+Graph make_graph(const LocalGraph& part,
+                 const Mesh& mesh,
+                 const std::vector<int>& axes,
+                 DType dtype) {
+  struct Counts {
+    std::int64_t part, nodes, edges, shifted, wrong;
+  };
+  const PartNumber number = part_number(mesh, axes);
+  AxisMask mask = 0;
+  for (const int axis : axes) mask |= AxisMask{1} << axis;
+  const std::string wrong = fault(part);
+  const bool shifted =
+      std::any_of(part.shifts.begin(), part.shifts.end(), [](std::int32_t s) { return s != 0; });
+  const Counts mine{number.part, count(part.ids), count(part.receivers), shifted ? 1 : 0,
+                    wrong.empty() ? 0 : 1};
+  std::vector<Counts> all(static_cast<std::size_t>(number.parts));
+  const auto group = parallel::Group::of(mesh, mask);
+  parallel::all_gather(group, &mine, all.data(), sizeof mine, {"make_graph", {}, {}}).wait();
+  std::sort(all.begin(), all.end(),
+            [](const Counts& a, const Counts& b) { return a.part < b.part; });
+  Bounds nodes{0};
+  Bounds edges{0};
+  Graph graph;
+  for (const Counts& c : all) {
+    if (c.wrong != 0) {
+      throw ShapeError(str("make_graph: part ", c.part, " does not describe a graph (",
+                           wrong.empty() ? "see the rank that has it" : wrong,
+                           "). Check what it was made of."));
+    }
+    nodes.push_back(nodes.back() + c.nodes);
+    edges.push_back(edges.back() + c.edges);
+    graph.has_shifts = graph.has_shifts || c.shifted != 0;
+  }
+
+  const Layout node_list = list(mesh, axes, nodes);
+  const Layout edge_list = list(mesh, axes, edges);
+  std::vector<std::int64_t> ghosts(part.ghost_part.size());
+  for (std::size_t i = 0; i < ghosts.size(); ++i)
+    ghosts[i] = nodes[static_cast<std::size_t>(part.ghost_part[i])] + part.ghost_node[i];
+  graph.ghosts = GhostRows::make(node_list, ghosts);
+  const Layout& row_list = graph.rows().layout();
+  const std::int64_t first_node = node_list.local_box().lo[0];
+  const std::int64_t first_row = row_list.local_box().lo[0];
+  const std::int64_t first_edge = edge_list.local_box().lo[0];
+
+  std::vector<std::int64_t> numbers(part.ids.size());
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    while (at < part.receivers.size() && part.receivers[at] < static_cast<std::int64_t>(i)) ++at;
+    numbers[i] = first_edge + static_cast<std::int64_t>(at);
+  }
+  graph.first_edge = integers(numbers, node_list);
+  numbers = part.receivers;
+  for (std::int64_t& r : numbers) r += first_node;
+  graph.receivers = integers(numbers, edge_list);
+  for (std::int64_t& r : numbers) r += first_row - first_node;
+  graph.receiver_rows = integers(numbers, edge_list);
+  numbers = part.senders;
+  for (std::int64_t& s : numbers) s += first_row;
+  graph.senders = integers(numbers, edge_list);
+  for (std::size_t e = 0; e < numbers.size(); ++e)
+    numbers[e] = part.graph_of_node[static_cast<std::size_t>(part.receivers[e])];
+  graph.graph_of_edge = integers(numbers, edge_list);
+  graph.graph_of_node = integers(part.graph_of_node, node_list);
+  graph.species = integers(part.species, node_list);
+  graph.ids = integers(part.ids, node_list);
+  numbers = part.species;
+  numbers.insert(numbers.end(), part.ghost_species.begin(), part.ghost_species.end());
+  graph.row_species = integers(numbers, row_list);
+  graph.shifts = floats(part.shifts, edge_list.with_inserted_dim(1, 3), dtype);
+  graph.positions = floats(part.positions, node_list.with_inserted_dim(1, 3), dtype);
+  graph.cells =
+      floats(part.cells, Layout::replicated(mesh, {count(part.graph_sizes), 3, 3}), dtype);
+  graph.graph_sizes = part.graph_sizes;
+  return graph;
+}
+
+Tensor node_rows(const Tensor& x, const Graph& graph) { return ghost_rows(x, graph.ghosts); }
+
+Tensor at_senders(const Tensor& rows, const Graph& graph) {
+  return gather_own(rows, graph.senders, graph.rows());
+}
+
+Tensor at_receivers(const Tensor& x, const Graph& graph) {
+  return segment_spread(x, graph.edges());
+}
+
+Tensor sum_edges(const Tensor& x, const Graph& graph) { return segment_sum(x, graph.edges()); }
+
+Tensor sum_nodes(const Tensor& x, const Graph& graph) {
+  Shape shape = x.shape();
+  if (!shape.empty()) shape[0] = graph.graph_count();
+  return scatter_add(x, graph.graph_of_node, Layout::replicated(x.mesh(), shape));
+}
+
+Tensor graph_at_nodes(const Tensor& x, const Graph& graph) {
+  return gather(x, graph.graph_of_node);
+}
+
+Tensor graph_at_edges(const Tensor& x, const Graph& graph) {
+  return gather(x, graph.graph_of_edge);
+}
+
+Tensor edge_vectors(const Tensor& positions, const Graph& graph, const Tensor& cells) {
+  return edge_vectors_of_rows(node_rows(positions, graph), graph, cells);
+}
+
+Tensor edge_vectors_of_rows(const Tensor& rows, const Graph& graph, const Tensor& cells) {
+  // The own rows among all rows: receivers lie there, too.
+  const Tensor v = gather_own(rows, graph.receiver_rows, graph.rows()) - at_senders(rows, graph);
+  if (!graph.has_shifts && !cells.defined()) return v;
+  const Tensor& h = cells.defined() ? cells : graph.cells;
+  if (graph.graph_count() == 1) return v + matmul(graph.shifts, reshape(h, {3, 3}));
+  const Tensor own = reshape(graph_at_edges(reshape(h, {graph.graph_count(), 9}), graph),
+                             {graph.edge_count(), 3, 3});
+  return v + sum(reshape(graph.shifts, {graph.edge_count(), 3, 1}) * own, {1});
+}
+
+}  // namespace tessera::nn
