@@ -24,9 +24,12 @@ using namespace tessera;
 
 constexpr std::int64_t kHeads = 12, kDepth = 64;
 
-Piece tokens(const Shape& shape, std::vector<float>& memory) {
-  memory.assign(static_cast<std::size_t>(shape.product()), 0.0f);
-  return {View::dense(memory.data(), DType::kFloat32, shape), Box::whole(shape), shape};
+/// Zeros in memory of the pool, where tensors lie.
+Piece tokens(const Shape& shape, Ref<Buffer>& memory) {
+  memory = MemoryPool::of({}).allocate(static_cast<std::size_t>(shape.product()) * sizeof(float));
+  const View view = View::dense(memory->data(), DType::kFloat32, shape);
+  kernels::fill(view, 0.0);
+  return {view, Box::whole(shape), shape};
 }
 
 struct Times {
@@ -35,7 +38,7 @@ struct Times {
 
 Times measure(std::int64_t count, int rounds) {
   const Shape shape{1, count, kHeads, kDepth}, rows{1, count, kHeads};
-  std::vector<float> memory[9];
+  Ref<Buffer> memory[9];
   std::vector<Piece> x;
   for (int i = 0; i < 8; ++i) x.push_back(tokens(shape, memory[i]));
   const Piece lse = tokens(rows, memory[8]);

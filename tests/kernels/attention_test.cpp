@@ -1,4 +1,5 @@
 // ranks: 1
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -377,7 +378,8 @@ TEST_CASE("a row that sees no key is zero and has no gradient") {
     CHECK(out.get({0, 0, 0, c}) != 0.0);
     CHECK(std::isfinite(dk.get({0, 1, 0, c})));
   }
-  CHECK(lse.get({0, 1, 0}) == std::numeric_limits<float>::max());
+  const Index blind{0, 1, 0};
+  CHECK(lse.get(blind) == std::numeric_limits<float>::max());
 }
 
 TEST_CASE("logits of 80 and 10,000 and their gradients are finite and right") {
@@ -397,6 +399,27 @@ TEST_CASE("logits of 80 and 10,000 and their gradients are finite and right") {
                  dtype == DType::kFloat64 ? 1e-10
                  : scale > 100            ? 1e-3
                                           : 1e-5);
+    }
+  }
+}
+
+TEST_CASE("logits that grow with the keys, slowly or by a lot, in blocks too") {
+  std::mt19937 random(9);
+  for (const double scale : {3.0, 20.0, 200.0, 5000.0}) {
+    for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+      Problem p{{70}, {600}, {1}, 1, 1, 1, 3, {1, 1, 70, 600}, false, false, {.scale = scale},
+                dtype};
+      Reference r(p, random);
+      for (double& x : r.q.values) x = std::round(x * 2) / 4;
+      for (double& x : r.k.values) x = std::round(x * 64) / 128;
+      std::sort(r.k.values.begin(), r.k.values.end());
+      r.solve(p);
+      const double tolerance = dtype == DType::kFloat64 ? 1e-10 : scale > 100 ? 1e-3 : 1e-5;
+      const Box samples = Box::whole(p.samples), queries = Box::whole(p.q_domain);
+      check_part(p, r, samples, queries, {Box::whole(p.k_domain)}, {0, 1}, random, nullptr,
+                 tolerance);
+      check_part(p, r, samples, queries, random_cut(Box::whole(p.k_domain), random, {0}), {0, 1},
+                 random, &random, tolerance);
     }
   }
 }
@@ -422,14 +445,16 @@ TEST_CASE("NaN stays, infinite biases mask") {
   CHECK(out.get(one) == 2.0);
 }
 
-TEST_CASE("the same bits on any number of threads; wrong operands throw") {
-  std::mt19937 random(8);
-  const Shape shape{2, 500, 3, 16}, pair{1, 1, 1, 500};
+namespace {
+
+/// Whether one and three threads give the same bits.
+void check_threads(const Shape& shape, std::mt19937& random) {
+  const Shape pair{1, 1, 1, shape[1]};
   const Memory x = part(random_field(Box::whole(shape), random, DType::kFloat32), Box::whole(shape),
                         shape, DType::kFloat32);
   const Memory bias = part(random_field(Box::whole(pair), random, DType::kFloat32),
                            Box::whole(pair), pair, DType::kFloat32);
-  const Shape row{2, 500, 3};
+  const Shape row{shape[0], shape[1], shape[2]};
   const kernels::AttentionOperands operands{x.piece, x.piece, x.piece, {}, bias.piece};
   const auto run = [&](int threads) {
     const int before = thread_count();
@@ -456,6 +481,28 @@ TEST_CASE("the same bits on any number of threads; wrong operands throw") {
     CHECK(std::memcmp(one[i].piece.view.data, three[i].piece.view.data,
                       static_cast<std::size_t>(one[i].piece.view.size()) * 4) == 0);
   }
+}
+
+}  // namespace
+
+TEST_CASE("many keys are shared by threads; the same bits on any number of them") {
+  std::mt19937 random(8);
+  const int before = thread_count();
+  for (const int threads : {1, 2}) {
+    set_thread_count(threads);
+    const kernels::AttentionOptions options{.scale = 0.3};
+    check_problem({{60}, {1300}, {1}, 2, 1, 5, 6, {}, false, false, options}, random);
+  }
+  set_thread_count(before);
+  check_threads({2, 500, 3, 16}, random);
+  check_threads({1, 1700, 1, 16}, random);
+}
+
+TEST_CASE("wrong operands throw") {
+  const Shape shape{2, 500, 3, 16}, row{2, 500, 3}, pair{1, 1, 1, 500};
+  const Memory x(Box::whole(shape), shape, DType::kFloat32);
+  const Memory bias(Box::whole(pair), pair, DType::kFloat32);
+  const kernels::AttentionOperands operands{x.piece, x.piece, x.piece, {}, bias.piece};
   Memory out(Box::whole(shape), shape, DType::kFloat32), lse(Box::whole(row), row, DType::kFloat32);
   const Memory half(Box::whole({2, 500, 2, 16}), {2, 500, 2, 16}, DType::kFloat32);
   CHECK_THROWS_AS(kernels::attention_forward({x.piece, half.piece, half.piece, {}, {}}, {}, {},

@@ -24,7 +24,7 @@ void check_rows(const char* what, const View& rows, const View& q, int less, DTy
 /// large that it hardly ever happens.
 constexpr double kLargestSum = 1e6;
 /// Most panels of one task, which reads the keys once.
-constexpr std::int64_t kMostPanels = 16;
+constexpr std::int64_t kMostPanels = 32;
 /// A problem is cut into at least so many tasks where panels allow, but not into less than
 /// kLeastPanels.
 constexpr std::int64_t kWantedTasks = 32, kLeastPanels = 4;
@@ -50,9 +50,10 @@ struct PanelSums {
 
   /// Whether each query has a reference.
   bool settled() const {
-    bool all = true;
+    int all = 1;
+#pragma omp simd reduction(& : all)
     for (std::int64_t i = 0; i < queries; ++i) all &= reference[i] > kNever;
-    return all;
+    return all != 0;
   }
   /// Moves the references up to the largest scores so far; `s` and all sums follow.
   void raise(T* s, std::int64_t keys) const {
@@ -127,7 +128,6 @@ struct Forward {
       pack_rows(work.k, n, key, count, work.key_head(h), work.depth, depth, k_rows);
       pack_rows(work.v, n, key, count, work.key_head(h), work.width, width, v_rows);
       for (std::int64_t p = 0; p < chunk.panels; ++p) {
-        work.prefetch_keys(n, work.key_head(h), key + kTileKeys, p, chunk.panels);
         const std::int64_t last_query = chunk.first + chunk.begin(p) + chunk.queries(p) - 1;
         if (work.options.causal && work.key_end(last_query) <= key) continue;
         const PanelSums<T> sum_of = panel(p);
@@ -151,9 +151,10 @@ struct Forward {
       tile.scores(k_rows, q_panel, panel.start);
       if (raise) panel.raise(tile.s, tile.keys);
       exponentials(tile.s, tile.pitch, tile.keys, panel.vectors, sum_of);
-      fits = true;
-      for (std::int64_t i = 0; i < panel.queries; ++i) fits &= sum_of[i] <= T(kLargestSum);
-      fits |= raise;
+      int small = 1;
+#pragma omp simd reduction(& : small)
+      for (std::int64_t i = 0; i < panel.queries; ++i) small &= sum_of[i] <= T(kLargestSum);
+      fits = raise || small != 0;
       raise = true;
     }
     for (std::int64_t i = 0; i < panel.queries; ++i) panel.total[i] += sum_of[i];

@@ -94,7 +94,7 @@ class GradChunk {
   T *q_panels, *g_panels;                 ///< [panel][channel][query], q times the scale of scores
   T *q_columns, *g_columns;               ///< [column group][query][column], q times the scale
   T *start, *delta;
-  T *dq, *dq_part;  ///< [panel][channel][query]; of the parts in succession
+  T *dq, *dq_part;  ///< [panel][channel][query]; the share of other parts than the first
 
  private:
   TileScratch<T> scratch_;
@@ -174,7 +174,6 @@ class GradTile {
       const std::int64_t end = std::min(chunk.panels, (p / kGroupPanels + 1) * kGroupPanels);
       for (; p < end; ++p) {
         BlockProduct<T> g;
-        work_.prefetch_keys(c.n, work_.key_head(c.h), key_ + kTileKeys, p, chunk.panels);
         g.b = compute(c, p, chunk.begin(p) - first);
         g.b_pitch = kGroup<T>;
         g.a = k_rows_;
@@ -244,7 +243,8 @@ struct Gradients {
       if (work.key_head(h) != key_head) continue;
       for (std::int64_t query = 0; query < work.queries; query += kQueries) {
         add_chunk(GradChunk<T>(work, out, lse, dout, n, h, query,
-                               std::min(kQueries, work.queries - query), apart ? parts : 1));
+                               std::min(kQueries, work.queries - query),
+                               apart ? parts - 1 : std::min<std::int64_t>(parts - 1, 1)));
       }
     }
   }
@@ -257,9 +257,8 @@ struct Gradients {
     const auto add_part = [&](const T* part) {
       for (std::int64_t i = 0; i < size; ++i) c.dq[i] += part[i];
     };
-    std::fill_n(c.dq, size, T(0));
     for_each_tile(parts, apart ? thread_count() : 1, [&](std::int64_t part) {
-      T* const mine = c.dq_part + (apart ? part * size : 0);
+      T* const mine = part == 0 ? c.dq : c.dq_part + (apart ? (part - 1) * size : 0);
       std::fill_n(mine, size, T(0));
       GradTile<T> tile(work);
       const std::int64_t last = std::min(end, (part + 1) * part_keys);
@@ -268,10 +267,10 @@ struct Gradients {
         tile.add(c, dk, dv, mine);
         if (!apart) poll_progress();
       }
-      if (!apart) add_part(mine);
+      if (!apart && part > 0) add_part(mine);
     });
     if (apart)
-      for (std::int64_t part = 0; part < parts; ++part) add_part(c.dq_part + part * size);
+      for (std::int64_t part = 1; part < parts; ++part) add_part(c.dq_part + (part - 1) * size);
 
     TileScratch<T, 1> scratch({kPanel<T> * c.depth, c.depth});
     T* const rows = scratch.take(kPanel<T> * c.depth);

@@ -61,12 +61,6 @@ class TokenRows {
       kernels::load(element(offset), view_.dtype, step_, width_, row);
     }
   }
-  /// Brings a row into the second-level cache.
-  void prefetch(std::int64_t n, std::int64_t token, std::int64_t head) const {
-    const auto* const row = static_cast<const char*>(element(at(n, token, head)));
-    const std::int64_t bytes = width_ * static_cast<std::int64_t>(size_of(view_.dtype));
-    for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
-  }
   template <class T>
   void store(std::int64_t n, std::int64_t token, std::int64_t head, const T* row) const {
     kernels::store(row, width_, element(at(n, token, head)), view_.dtype, step_);
@@ -142,19 +136,6 @@ struct AttentionWork {
   Spots sample_at, query_at, key_at;  ///< global positions
   PairView mask, bias;
 
-  /// Asks for the i-th of `count` shares of the keys and values that follow those before `key`:
-  /// their rows lie far apart, where the processor does not foresee them.
-  void prefetch_keys(std::int64_t n,
-                     std::int64_t head,
-                     std::int64_t key,
-                     std::int64_t i,
-                     std::int64_t count) const {
-    const std::int64_t rows = std::min(kTileKeys, keys - key);
-    for (std::int64_t j = rows * i / count; j < rows * (i + 1) / count; ++j) {
-      k.prefetch(n, key + j, head);
-      v.prefetch(n, key + j, head);
-    }
-  }
   /// Local key head of a local query head.
   std::int64_t key_head(std::int64_t h) const {
     return (h + head_range.lo) / group - key_head_range.lo;
