@@ -13,6 +13,7 @@ void add_evaluate(CLI::App& program, Command& chosen) {
   const auto options = std::make_shared<EvaluateOptions>();
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--mesh", options->mesh, kMeshHelp);
+  command->add_option("--tile", options->tile, kTileHelp)->check(CLI::NonNegativeNumber);
   command->callback([options, &chosen] { chosen = [options] { return evaluate(*options); }; });
 }
 

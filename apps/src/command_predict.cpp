@@ -23,6 +23,7 @@ void add_predict(CLI::App& program, Command& chosen) {
                     "Refine the block means of the input: the result has the input's grid and can "
                     "be compared with it.");
   command->add_option("--mesh", options->mesh, kMeshHelp);
+  command->add_option("--tile", options->tile, kTileHelp)->check(CLI::NonNegativeNumber);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }
 

@@ -27,6 +27,11 @@ inline constexpr const char* kMeshHelp =
     "Axes and sizes, e.g. h=2,w=2: 'data' shares out samples, the other axes cut the field along "
     "its dimensions in turn. Default: all processes cut the first dimension.";
 
+/// Help of --tile.
+inline constexpr const char* kTileHelp =
+    "Refine in overlapping tiles of so many fine points in each dimension; 0: in one piece, or, "
+    "with a model that only knows the size of its crops, in tiles of that size.";
+
 /// An option for each setting: `training.weight_decay` is --weight-decay. What is given goes to
 /// `given`, by key.
 void add_settings(CLI::App& command,

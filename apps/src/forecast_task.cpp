@@ -83,7 +83,12 @@ std::vector<data::ForecastScale> forecast_scales(const Trained& trained) {
   return scales;
 }
 
-void complete_forecast(const GridSettings&, Transform& transform) { transform.zero_head = true; }
+void complete_forecast(const GridSettings& settings, Transform& transform) {
+  transform.zero_head = true;
+  // Frames, damped anomalies, phase of the season: see data::Forecast.
+  const std::int64_t phase = transform.out_channels * (settings.history + 1);
+  if (settings.season > 0) transform.constants = {phase, phase + 2};
+}
 
 std::unique_ptr<Task> open_forecast_task(const RunSettings& settings, const Mesh& mesh) {
   return std::make_unique<ForecastTask>(settings, mesh);

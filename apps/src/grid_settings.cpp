@@ -1,5 +1,7 @@
 #include "grid_settings.hpp"
 
+#include <algorithm>
+
 #include "grid_tasks.hpp"
 #include "run_settings.hpp"
 
@@ -12,13 +14,13 @@ const GridSettings& GridSettings::of(const RunSettings& settings) {
 void GridSettings::declare(io::Settings& s) {
   const io::Settings::Rule positive = {.min = 1};
   const io::Settings::Rule not_negative = {.min = 0};
-  std::vector<std::string> names;
-  for (const GridTask& t : grid_tasks()) names.emplace_back(t.name);
   s.add("data.task", task,
         "What is learnt: refine, a field from its block means; forecast, fields some frames later.",
-        {.choices = names});
+        {.choices = tasks_});
   s.add("data.file", file, "NetCDF file that holds the field.");
-  s.add("data.variable", variable, "Refine: variable in the file; empty: the only field in it.");
+  if (knows("refine")) {
+    s.add("data.variable", variable, "Refine: variable in the file; empty: the only field in it.");
+  }
   s.add("data.variables", variables,
         "Forecast: variables of one shape; empty: all with the time dimension.");
   s.add("data.time", time, "Forecast: name of the time dimension, capitals or not.");
@@ -34,18 +36,25 @@ void GridSettings::declare(io::Settings& s) {
         "Forecast: the last frames that training never aims at; of several samples, the last "
         "samples.",
         not_negative);
-  s.add("data.factor", factor, "Refine: fine points per coarse point in each dimension.", positive);
-  s.add("data.crop", crop, "Refine: fine points of a training crop in each dimension.", positive);
-  s.add("data.holdout", holdout,
+  if (knows("refine")) {
+    s.add("data.factor", factor, "Refine: fine points per coarse point in each dimension.",
+          positive);
+    s.add("data.crop", crop, "Refine: fine points of a training crop in each dimension.", positive);
+    s.add(
+        "data.holdout", holdout,
         "Refine: coordinates of the last dimension, from and to, that training never sees; empty: "
         "none.");
+  }
   s.add("data.periodic", periodic,
         "Periodic dimensions; a longitude around the globe is found without being named.");
-  s.add("data.flips", flips, "Refine: mirror half of the crops along each dimension.");
+  if (knows("refine")) {
+    s.add("data.flips", flips, "Refine: mirror half of the crops along each dimension.");
+  }
   s.add("data.coordinates", coordinates, "Give the network the coordinates as further channels.");
 }
 
 void GridSettings::declare_around(io::Settings& s) {
+  if (!knows("refine")) return;
   s.add("model.input_skip", input_skip,
         "Refine: interpolation of the input that is added to the output.",
         {.choices = {"none", "nearest", "linear", "cubic"}});
@@ -58,6 +67,10 @@ void GridSettings::declare_around(io::Settings& s) {
 }
 
 void GridSettings::complete(Transform& transform) const { entry().complete(*this, transform); }
+
+bool GridSettings::knows(const char* name) const {
+  return std::find(tasks_.begin(), tasks_.end(), name) != tasks_.end();
+}
 
 const GridTask& GridSettings::entry() const {
   for (const GridTask& t : grid_tasks())
@@ -94,8 +107,12 @@ int GridSettings::predict(const PredictOptions& options,
   return entry().predict(options, trained, mesh);
 }
 
-std::unique_ptr<DataSettings> refining_grid_data() {
-  return std::make_unique<GridSettings>("refine");
+std::unique_ptr<DataSettings> grid_data() {
+  return std::make_unique<GridSettings>(std::vector<std::string>{"refine", "forecast"});
+}
+
+std::unique_ptr<DataSettings> forecast_data() {
+  return std::make_unique<GridSettings>(std::vector<std::string>{"forecast"});
 }
 
 }  // namespace tessera::app

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "task.hpp"
@@ -11,9 +12,11 @@ namespace tessera::app {
 struct RunSettings;
 struct GridTask;
 
-/// Fields on grids: settings of the tasks `refine` and `forecast`.
+/// Fields on grids: settings of the tasks `refine` and `forecast`, or of one of them.
 struct GridSettings : DataSettings {
-  explicit GridSettings(const char* standard_task) : task(standard_task) {}
+  /// The first of `tasks` is the default.
+  explicit GridSettings(std::vector<std::string> tasks)
+      : task(tasks.front()), tasks_(std::move(tasks)) {}
 
   std::string task;
   std::string file;
@@ -56,8 +59,14 @@ struct GridSettings : DataSettings {
 
  private:
   const GridTask& entry() const;
+  bool knows(const char* name) const;
+
+  std::vector<std::string> tasks_;
 };
 
-std::unique_ptr<DataSettings> refining_grid_data();
+/// For models of all tasks.
+std::unique_ptr<DataSettings> grid_data();
+/// For models of forecasts only.
+std::unique_ptr<DataSettings> forecast_data();
 
 }  // namespace tessera::app

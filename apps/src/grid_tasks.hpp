@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "grid_settings.hpp"
+#include "tiles.hpp"
 #include "trained.hpp"
 
 namespace tessera::app {
@@ -45,10 +46,14 @@ data::SuperResolution open_refine_data(
     const std::optional<data::Normalization>& normalization = {});
 /// What a weights file says of it; throws DataError.
 data::Normalization normalization_of(const Trained& trained);
+/// Tiles of `side` fine points in which a trained model works through a field of `coarse` points,
+/// in coarse points; 0: one tile, or those of the training where the model needs it. The model
+/// sees their edges from now on. Throws UsageError for sides that do not fit.
+std::vector<Tile> tiles_for(std::int64_t side, const Trained& trained, const Shape& coarse);
 /// Scores of the model and of interpolations on the held-out part (everything where nothing was
 /// held out).
 int evaluate_refine(const EvaluateOptions& options, const Trained& trained, const Mesh& mesh);
-/// Refines a whole field in one piece, split over the mesh.
+/// Refines a whole field, in one piece or in tiles, split over the mesh.
 int predict_refine(const PredictOptions& options, const Trained& trained, const Mesh& mesh);
 
 // Forecasts: the field some frames later.

@@ -5,8 +5,13 @@ namespace tessera::app {
 
 const std::vector<ModelEntry>& model_entries() {
   static const std::vector<ModelEntry> all = {
-      {"unet", "U-Net of residual blocks.", unet_settings, refining_grid_data, 16, 3},
-      {"vit", "Vision transformer.", vit_settings, refining_grid_data, 128, 3},
+      {"unet", "U-Net of residual blocks.", unet_settings, grid_data, 16, 3},
+      {"vit", "Vision transformer: every patch attends to every other.", vit_settings, grid_data,
+       128, 3, true},
+      {"swin", "Encoder and decoder of attention in shifted windows.", swin_settings, grid_data, 64,
+       3, true},
+      {"forecaster", "Neighbourhood attention for forecasts, conditioned on the season.",
+       forecaster_settings, forecast_data, 64, 3},
   };
   return all;
 }

@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <tessera/core/box.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/models/fields.hpp>
 #include <tessera/nn/io/settings.hpp>
@@ -26,17 +27,25 @@ struct Transform {
   bool zero_head = false;  ///< the output is a correction
   std::uint64_t seed = 0;
 
+  /// Input channels that are the same at every point of a sample: a season, say.
+  Interval constants = {};
+
   /// Sets these members of a model's options.
   template <class Options>
   void set(Options& o) const {
-    o.dims = dims;
-    o.in_channels = in_channels;
-    o.out_channels = out_channels;
-    o.edges = edges;
+    set_plain(o);
     o.upscale = upscale;
     o.input_skip = input_skip;
     o.conserve_means = conserve_means;
     o.detail_scale = detail_scale;
+  }
+  /// Those of a model that does not refine.
+  template <class Options>
+  void set_plain(Options& o) const {
+    o.dims = dims;
+    o.in_channels = in_channels;
+    o.out_channels = out_channels;
+    o.edges = edges;
     o.zero_head = zero_head;
     o.seed = seed;
   }
@@ -97,6 +106,9 @@ struct ModelEntry {
   std::unique_ptr<DataSettings> (*data)();  ///< what it learns from
   std::int64_t bench_width;                 ///< of `bench scaling` by default
   int bench_dims;                           ///< its most domain dimensions
+  /// Whether it knows fields of the size it was trained on only, so that larger ones are worked
+  /// through in tiles.
+  bool crops_only = false;
 };
 const std::vector<ModelEntry>& model_entries();
 /// Throws UsageError for a name that is unknown.
@@ -104,6 +116,8 @@ const ModelEntry& model_entry(const std::string& name);
 
 std::unique_ptr<NetworkSettings> unet_settings();
 std::unique_ptr<NetworkSettings> vit_settings();
+std::unique_ptr<NetworkSettings> swin_settings();
+std::unique_ptr<NetworkSettings> forecaster_settings();
 
 /// The numbers of a setting per domain dimension; throws UsageError for more than three.
 Dims dims_of(const char* option, const std::vector<std::int64_t>& numbers);

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
-#include <tessera/autograd/ops/pool.hpp>
+#include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
 
 #include "grid_tasks.hpp"
@@ -19,9 +19,11 @@ namespace {
 /// Widest picture of a whole field, in points.
 constexpr std::int64_t kPictureWidth = 1440;
 
-/// The field itself as input of a network, normalised; missing points stand at the mean.
+/// A window of the field itself as input of a network, normalised; missing points stand at the
+/// mean.
 Tensor read_input(const data::GridField& field,
                   std::int64_t index,
+                  const Box& window,
                   const Layout& layout,
                   const data::Normalization& norm,
                   DType dtype) {
@@ -29,8 +31,8 @@ Tensor read_input(const data::GridField& field,
   if (input.local_box().empty()) return input;
   Box box;
   for (int d = 1; d + 1 < layout.dims(); ++d) {
-    box.lo.push_back(input.local_box().lo[d]);
-    box.hi.push_back(input.local_box().hi[d]);
+    box.lo.push_back(window.lo[d - 1] + input.local_box().lo[d]);
+    box.hi.push_back(window.lo[d - 1] + input.local_box().hi[d]);
   }
   const View view = input.mutable_local();
   View grid = view;
@@ -66,22 +68,42 @@ io::NetcdfAttributes units(const std::string& text) {
   return attributes;
 }
 
-/// The whole field on every rank, reduced by block means to at most kPictureWidth columns.
-std::vector<double> overview(const Tensor& y, Shape& shape) {
-  const std::int64_t k = (y.size(2) + kPictureWidth - 1) / kPictureWidth;
-  const Tensor small = k > 1 ? avg_pool(y, {.kernel = {k, k}, .ceil_mode = true}) : y;
-  const Tensor whole = replicate(small);
-  shape = {whole.size(1), whole.size(2)};
-  const View view = whole.local();
-  std::vector<double> values;
-  for (std::int64_t r = 0; r < shape[0]; ++r) {
-    for (std::int64_t c = 0; c < shape[1]; ++c) {
-      values.push_back(
-          load_as_double(view.data, view.dtype, r * view.strides[1] + c * view.strides[2]));
+/// A 2-D field reduced by block means to at most kPictureWidth columns, put together by all ranks.
+class Overview {
+ public:
+  explicit Overview(const Shape& size)
+      : block_((size[1] + kPictureWidth - 1) / kPictureWidth),
+        shape_{(size[0] + block_ - 1) / block_, (size[1] + block_ - 1) / block_},
+        sums_(static_cast<std::size_t>(shape_.product()), 0.0) {}
+  const Shape& shape() const { return shape_; }
+  /// `box` in points of the field, `values` [rows, columns].
+  void add(const Box& box, const View& values) {
+    for (std::int64_t r = box.lo[0]; r < box.hi[0]; ++r) {
+      for (std::int64_t c = box.lo[1]; c < box.hi[1]; ++c) {
+        const std::int64_t offset =
+            (r - box.lo[0]) * values.strides[0] + (c - box.lo[1]) * values.strides[1];
+        sums_[static_cast<std::size_t>(r / block_ * shape_[1] + c / block_)] +=
+            load_as_double(values.data, values.dtype, offset);
+      }
     }
   }
-  return values;
-}
+  std::vector<double> means(const Shape& size, const io::Collective& ranks) const {
+    std::vector<double> all = ranks.total(sums_);
+    for (std::int64_t r = 0; r < shape_[0]; ++r) {
+      for (std::int64_t c = 0; c < shape_[1]; ++c) {
+        const std::int64_t rows = std::min((r + 1) * block_, size[0]) - r * block_;
+        const std::int64_t columns = std::min((c + 1) * block_, size[1]) - c * block_;
+        all[static_cast<std::size_t>(r * shape_[1] + c)] /= static_cast<double>(rows * columns);
+      }
+    }
+    return all;
+  }
+
+ private:
+  std::int64_t block_;
+  Shape shape_;
+  std::vector<double> sums_;
+};
 
 }  // namespace
 
@@ -120,11 +142,9 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
   }
   const std::int64_t factor = settings.factor;
   const Shape coarse_grid = pairs ? pairs->coarse_shape() : field.shape();
-  Shape shape = {1};
-  for (const std::int64_t n : coarse_grid) shape.push_back(n);
-  shape.push_back(trained.model->transform().in_channels);
-  const Layout input =
-      field_placement(mesh, dims).resolve(shape, {.multiple = trained.model->total_stride()});
+  const std::vector<Tile> tiles = tiles_for(options.tile, trained, coarse_grid);
+  Shape fine_grid;
+  for (const std::int64_t n : coarse_grid) fine_grid.push_back(n * factor);
 
   std::vector<io::NetcdfDimension> dimensions;
   io::NetcdfVariableSpec spec = {.name = field.variable().name,
@@ -139,57 +159,70 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
     const std::vector<double>& x = field.coordinates(d);
     dimensions.push_back(
         {.name = field.dim_name(d),
-         .size = coarse_grid[d] * factor,
-         .coordinates = pairs ? std::vector<double>(x.begin(), x.begin() + coarse_grid[d] * factor)
-                              : refined(x, factor),
+         .size = fine_grid[d],
+         .coordinates =
+             pairs ? std::vector<double>(x.begin(), x.begin() + fine_grid[d]) : refined(x, factor),
          .attributes = units(field.coordinate_attribute(d, "units"))});
     spec.dims.push_back(field.dim_name(d));
   }
   io::NetcdfWriter writer(options.output, dimensions, {spec},
                           {{"history", std::string("refined by tessera predict")}}, ranks);
-  std::vector<double> values;
-  Shape picture;
+  std::optional<Overview> picture;
+  if (dims == 2) picture.emplace(fine_grid);
+  const NoGrad no_grad;
   for (std::int64_t f = 0; f < field.fields(); ++f) {
-    Tensor x;
-    if (pairs) {
-      const Layout fine = pairs->fine_layout(input);
-      x = pairs->window(Box::whole(coarse_grid), input, fine, dtype, f).input;
-    } else {
-      ranks.together([&] { x = read_input(field, f, input, norm, dtype); });
-    }
-    const NoGrad no_grad;
-    const Tensor y = trained(x) * norm.std + norm.mean;
-    Box box;
-    View view = y.local();
-    view.strides.erase(view.strides.size() - 1);
-    view.shape.erase(view.shape.size() - 1);
-    if (field.fields() > 1) {
-      box.lo.push_back(f);
-      box.hi.push_back(f + 1);
-    } else {
+    for (const Tile& tile : tiles) {
+      Shape shape = {1};
+      for (const std::int64_t n : tile.window.shape()) shape.push_back(n);
+      shape.push_back(trained.model->transform().in_channels);
+      const Layout input =
+          field_placement(mesh, dims).resolve(shape, {.multiple = trained.model->total_stride()});
+      Tensor x;
+      if (pairs) {
+        x = pairs->window(tile.window, input, pairs->fine_layout(input), dtype, f).input;
+      } else {
+        ranks.together([&] { x = read_input(field, f, tile.window, input, norm, dtype); });
+      }
+      Tensor y = trained(x) * norm.std + norm.mean;
+      for (int d = 0; d < dims; ++d) {
+        const std::int64_t from_edge = (tile.part.lo[d] - tile.window.lo[d]) * factor;
+        y = slice(y, d + 1, from_edge, from_edge + tile.part[d].size() * factor);
+      }
+      Box box;
+      View view = y.local();
+      view.strides.erase(dims + 1);
+      view.shape.erase(dims + 1);
       view.strides.erase(0);
+      const bool holds = view.shape[0] > 0;  // the sample
       view.shape.erase(0);
-    }
-    for (int d = 1; d <= dims; ++d) {
-      box.lo.push_back(y.local_box().lo[d]);
-      box.hi.push_back(y.local_box().hi[d]);
-    }
-    // A part that others hold too is written once.
-    if (!io::is_first_replica(y.layout())) {
-      box = Box(box.lo, box.lo);
+      for (int d = 1; d <= dims; ++d) {
+        const std::int64_t start = tile.part.lo[d - 1] * factor;
+        box.lo.push_back(start + y.local_box().lo[d]);
+        box.hi.push_back(start + (holds ? y.local_box().hi[d] : y.local_box().lo[d]));
+      }
+      // A part that others hold too is written once.
+      if (!io::is_first_replica(y.layout())) box = Box(box.lo, box.lo);
       view.shape = box.shape();
+      if (f == 0 && picture) picture->add(box, view);
+      if (field.fields() > 1) {
+        box.lo.insert(0, f);
+        box.hi.insert(0, f + 1);
+        view.shape.insert(0, 1);
+        view.strides.insert(0, 0);
+      }
+      writer.write_box(spec.name, box, view);
     }
-    writer.write_box(spec.name, box, view);
-    if (f == 0 && dims == 2) values = overview(y, picture);
   }
   writer.commit();
+  std::vector<double> values;
+  if (picture) values = picture->means(fine_grid, ranks);
   ranks.together([&] {
     if (mesh.rank() != 0 || dims != 2) return;
     const std::vector<double>& rows = field.coordinates(0);
-    draw_field(std::filesystem::path(options.output).replace_extension(".png").string(), picture,
-               values,
-               fmt::format("{}, refined {} times: {} x {} points", spec.name, factor,
-                           coarse_grid[0] * factor, coarse_grid[1] * factor),
+    draw_field(std::filesystem::path(options.output).replace_extension(".png").string(),
+               picture->shape(), values,
+               fmt::format("{}, refined {} times: {} x {} points", spec.name, factor, fine_grid[0],
+                           fine_grid[1]),
                unit_of(field.variable()), rows.size() < 2 || rows.front() < rows.back());
   });
   return 0;

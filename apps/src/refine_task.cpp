@@ -98,6 +98,24 @@ data::Normalization normalization_of(const Trained& trained) {
           .missing = trained.text("missing") == "1"};
 }
 
+std::vector<Tile> tiles_for(std::int64_t side, const Trained& trained, const Shape& coarse) {
+  const GridSettings& grid = GridSettings::of(*trained.settings);
+  if (side == 0 && trained.settings->entry.crops_only) side = grid.crop;
+  std::vector<EdgeRule> edges = trained.model->transform().edges;
+  std::vector<bool> periodic;
+  for (const EdgeRule edge : edges) periodic.push_back(edge == EdgeRule::kCircular);
+  if (side == 0) return tiles_of(coarse, coarse, periodic);
+  if (side % grid.factor != 0) {
+    throw UsageError(
+        str("tile: ", side, " is not a multiple of data.factor = ", grid.factor, ". Change it."));
+  }
+  const std::int64_t points = side / grid.factor;
+  for (std::size_t d = 0; d < edges.size(); ++d)
+    if (points < coarse[static_cast<int>(d)]) edges[d] = EdgeRule::kReplicate;
+  trained.model->set_edges(edges);
+  return tiles_of(coarse, Dims::filled(coarse.size(), points), periodic);
+}
+
 void complete_refine(const GridSettings& settings, Transform& transform) {
   using models::InputSkip;
   transform.upscale = settings.factor;

@@ -9,6 +9,7 @@ namespace tessera::app {
 struct EvaluateOptions {
   std::string mesh;
   std::string run;
+  std::int64_t tile = 0;  ///< fine points of the tiles in which fields are refined; see tiles_for()
 };
 /// Scores the run's model beside plain answers on the part that training never saw, writes
 /// RUN/evaluation.json and RUN/prediction.png, and prints a table.
@@ -22,7 +23,8 @@ struct PredictOptions {
   std::string
       variable;        ///< empty: as in the training where the file is the same, else the only one
   std::string output;  ///< NetCDF file; a picture of the same name with .png is written beside it
-  bool coarsen = false;  ///< refine the block means of the input instead of the input itself
+  std::int64_t tile = 0;  ///< as in EvaluateOptions
+  bool coarsen = false;   ///< refine the block means of the input instead of the input itself
 };
 /// Applies the run's model to a whole file.
 int predict(const PredictOptions& options);

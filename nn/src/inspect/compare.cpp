@@ -61,6 +61,8 @@ class Collector : public OpObserver {
         if (g.defined()) give(path, "gradient", Phase::kUpdate, g);
       }
       workload.update();
+      // In their order: a layer's matrices come before its vectors, which are judged beside them.
+      std::reverse(parameters.begin(), parameters.end());
       for (const auto& [path, p] : parameters)
         give(path, "weight after the step", Phase::kUpdate, p.value());
     } catch (...) {
@@ -118,6 +120,13 @@ Distance distance(const Tensor& a, const Tensor& b) {
   return d;
 }
 
+/// Whether at most one dimension has more than one element.
+bool is_vector(const Shape& shape) {
+  int longer = 0;
+  for (const std::int64_t n : shape) longer += n > 1 ? 1 : 0;
+  return longer <= 1;
+}
+
 /// Rank 0's part: compares what one rank computes with what the mesh has computed.
 class Judge {
  public:
@@ -145,18 +154,22 @@ class Judge {
     const Distance d = distance(mesh.tensor, alone.tensor);
     double scale = d.magnitude;
     // A bias before a norm, say, has a gradient of zero but for rounding: such vectors count
-    // against the other gradients of the layer.
+    // against the other gradients, or weights, of the layer.
+    const bool vector = is_vector(alone.tensor.shape());
     if (alone.phase == Phase::kBackward) {
       double& largest = largest_[alone.layer];
       largest = std::max(largest, d.magnitude);
-      if (alone.tensor.dims() <= 1) scale = std::max(scale, 1e-3 * largest);
-    } else if (alone.what == "gradient" && alone.tensor.dims() <= 1) {
+      if (vector) scale = std::max(scale, 1e-3 * largest);
+    } else if (alone.phase == Phase::kUpdate) {
       const std::string layer = alone.layer.substr(0, alone.layer.rfind('.'));
-      scale = std::max(scale, 1e-3 * largest_[layer]);
+      double& largest = alone.what == "gradient" ? largest_[layer] : weights_[layer];
+      if (!vector) largest = std::max(largest, d.magnitude);
+      if (vector) scale = std::max(scale, 1e-3 * largest);
     }
     const double error = d.difference == 0.0 ? 0.0 : d.difference / scale;
-    const double tolerance =
-        options_.tolerance > 0.0 ? options_.tolerance : default_tolerance(alone.tensor.dtype());
+    // What is made of coarse values is no better than they, whatever its own type.
+    coarsest_ = std::max(coarsest_, default_tolerance(alone.tensor.dtype()));
+    const double tolerance = options_.tolerance > 0.0 ? options_.tolerance : coarsest_;
     const Difference found{step, alone.layer, alone.what, mesh.layout, error, tolerance};
     ++result.tensors;
     if (!(error <= tolerance)) {
@@ -170,6 +183,7 @@ class Judge {
   void end_step() {
     expected_.clear();
     largest_.clear();
+    weights_.clear();
   }
 
   Comparison result;
@@ -178,6 +192,8 @@ class Judge {
   CompareOptions options_;
   std::deque<Value> expected_;
   std::map<std::string, double> largest_;  // magnitude in the backward pass of a layer
+  std::map<std::string, double> weights_;  // largest of a layer's matrices
+  double coarsest_ = 0.0;
   double closest_ = 0.0;
 };
 
