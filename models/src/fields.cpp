@@ -31,12 +31,10 @@ Tensor finish_field(Tensor y,
   if (o.input_skip != InputSkip::kNone) {
     y = y + nn::upsample(base, o.upscale, mode_of(o.input_skip), edges);
   }
-  if (o.conserve_means) {
-    const Tensor means =
-        o.upscale == 1 ? y : avg_pool(y, {.kernel = Dims::filled(x.dims() - 2, o.upscale)});
-    y = y + nn::upsample(base - means, o.upscale, InterpolateMode::kNearest);
-  }
-  return y;
+  if (!o.conserve_means) return y;
+  const Tensor means =
+      o.upscale == 1 ? y : avg_pool(y, {.kernel = Dims::filled(x.dims() - 2, o.upscale)});
+  return y + nn::upsample(base - means, o.upscale, InterpolateMode::kNearest);
 }
 
 Tensor with_details(const Tensor& x,
@@ -44,9 +42,10 @@ Tensor with_details(const Tensor& x,
                     double scale,
                     const std::vector<EdgeRule>& edges) {
   const Dims one = Dims::filled(x.dims() - 2, 1);
+  const std::int64_t count = x.size(-1);
   std::vector<Tensor> channels;
-  for (std::int64_t c = 0; c < x.size(-1); ++c) {
-    const Tensor channel = x.size(-1) == 1 ? x : slice(x, -1, c, c + 1);
+  for (std::int64_t c = 0; c < count; ++c) {
+    const Tensor channel = count == 1 ? x : slice(x, -1, c, c + 1);
     channels.push_back(conv(channel, filter, {}, {.pad_lo = one, .edges = edges}) / scale);
   }
   channels.push_back(x);

@@ -83,6 +83,7 @@ void SinusoidalPositions::set_edges(const std::vector<EdgeRule>& edges) {
 
 std::vector<bool> circular_flags(const std::vector<EdgeRule>& edges) {
   std::vector<bool> flags;
+  flags.reserve(edges.size());
   for (const EdgeRule edge : edges) flags.push_back(edge == EdgeRule::kCircular);
   return flags;
 }

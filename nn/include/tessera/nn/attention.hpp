@@ -72,7 +72,7 @@ class MultiHeadAttention : public Layer {
   Linear proj;              ///< [channels, heads * head_channels]
 
  private:
-  MultiHeadAttention(const Mesh& mesh, DType dtype, const MultiHeadAttentionOptions& complete);
+  MultiHeadAttention(const Mesh& mesh, DType dtype, const MultiHeadAttentionOptions& o);
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const;
 
   MultiHeadAttentionOptions options_;
