@@ -68,7 +68,7 @@ Tensor SliceAttention::forward(const Tensor& x) const {
         str("SliceAttention: input ", x.shape(), " is not [N, points, channels]. Reshape it."));
   }
   const Tensor inputs = heads_first(split_heads(slice_input(x), heads_));
-  const Tensor weights = softmax(slice_weights(inputs) / clamp(temperature(), 0.1, 5.0));
+  const Tensor weights = softmax(slice_weights(inputs / temperature()));
   const Tensor values = heads_first(split_heads(value_input(x), heads_));
 
   // Both sums over points are taken together.

@@ -1,6 +1,7 @@
 // ranks: 1 2 3 4
 
 #include <cmath>
+#include <tessera/autograd/ops/shape.hpp>
 #include <tessera/autograd/ops/softmax.hpp>
 
 #include "support/op_test.hpp"
@@ -32,6 +33,19 @@ OP_TEST("softmax over the last dimension") {
           .f = [](const auto& x) { return std::vector{softmax(x[0])}; },
           .reference = [](const auto& x) -> std::vector<DenseArray> {
             return {reference(x[0], {false, false, true}, false)};
+          }};
+}
+
+OP_TEST("softmax over a long last dimension of a permuted tensor") {
+  return {.inputs = {uniform({35, 3, 2}, -3.0, 3.0)},
+          .f =
+              [](const auto& x) {
+                return std::vector{softmax(permute(x[0], {2, 1, 0}))};
+              },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray turned({2, 3, 35});
+            for_each(turned.shape, [&](const Index& i) { turned[i] = x[0](i[2], i[1], i[0]); });
+            return {reference(turned, {false, false, true}, false)};
           }};
 }
 

@@ -61,8 +61,9 @@ std::vector<std::vector<double>> reference(const nn::SliceAttention& layer, cons
     std::vector<std::vector<double>> z(kSlices, std::vector<double>(kDepth));
     std::vector<double> weight(kSlices, 1e-5);
     for (std::size_t i = 0; i < n; ++i) {
-      w[i] = product(layer.slice_weights, head(a[i], h));
-      for (double& v : w[i]) v /= 0.5;
+      std::vector<double> warm = head(a[i], h);
+      for (double& v : warm) v /= 0.5;
+      w[i] = product(layer.slice_weights, warm);
       soften(w[i]);
       for (std::size_t m = 0; m < kSlices; ++m) {
         weight[m] += w[i][m];

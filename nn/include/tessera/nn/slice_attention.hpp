@@ -14,7 +14,7 @@ struct SliceAttentionOptions {
 
 /// Physics attention of Transolver (Wu et al. 2024) on points x [N, points, channels]. In each
 /// head, point i belongs to slice m with weight
-///   w[i, m] = softmax_m((s[m] . a[i] + c[m]) / temperature),   a = slice_input(x),
+///   w[i, m] = softmax_m(s[m] . a[i] / temperature + c[m]),   a = slice_input(x),
 /// a slice is the mean z[m] = sum_i w[i, m] f[i] / (sum_i w[i, m] + 1e-5) of f = value_input(x),
 /// the slices attend to each other, and point i gets sum_m w[i, m] z'[m]. Time and memory are
 /// linear in the points.
@@ -34,7 +34,7 @@ class SliceAttention : public Layer {
   Linear slice_input;     ///< [heads * head_channels, channels]
   Linear value_input;     ///< [heads * head_channels, channels]
   Linear slice_weights;   ///< [slices, head_channels], of all heads
-  Parameter temperature;  ///< [heads, 1, 1]; used between 0.1 and 5
+  Parameter temperature;  ///< [heads, 1, 1], 0.5 at first
   Linear query;           ///< [head_channels, head_channels], of all heads
   Linear key;
   Linear value;
