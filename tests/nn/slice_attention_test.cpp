@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/nn/slice_attention.hpp>
 
 #include "support/op_test.hpp"
@@ -134,6 +136,10 @@ TEST_CASE("slice attention communicates one reduction of its slices, and one in 
   const Traffic back = reduction(kDepth);
   const Tensor g = to_tensor(random_array(x.shape, 3), y.layout());
   expect_traffic(back.bytes, back.messages, [&] { grad({y}, {points}, {}, {g}); });
+
+  // Gradients of the layer's parameters stay pending, whatever the number of parameters.
+  const Tensor loss = reduced(sum(layer(points) * g));
+  expect_traffic(back.bytes, back.messages, [&] { backward(loss, {.reduce = false}); });
 }
 
 }  // namespace tessera::test
