@@ -1,4 +1,4 @@
-// ranks: 1 2 3 4
+// ranks: 1 2 3 4 6 8
 #include <tessera/models/vit.hpp>
 
 #include "model_support.hpp"
