@@ -181,6 +181,35 @@ TEST_CASE("queries and keys are normalised, then turned") {
   });
 }
 
+TEST_CASE("heads split over ranks by the placement of the weights alone") {
+  const Mesh mesh = Mesh::world({{"x", process().count}});
+  const std::int64_t heads = 2 * process().count;
+  const MultiHeadAttentionOptions o{
+      .channels = 4 * heads, .heads = heads, .qk_norm = true, .rotary = RotaryOptions{}};
+  const DenseArray x = random_array({2, 5, 4 * heads}, 1);
+  const auto run = [&](MultiHeadAttention& layer, const Mesh& on) {
+    const Tensor t = require_grad(to_tensor(x, Layout::replicated(on, x.shape)));
+    const Tensor y = reduced(layer(t));
+    backward(sum(y * to_tensor(random_array(y.shape(), 2), y.layout())));
+    std::vector<Tensor> all = {y, gradient(t)};
+    for (const nn::Parameter& p : layer.parameters()) all.push_back(gradient(p.value()));
+    return all;
+  };
+  MultiHeadAttention one = make(o, Mesh::self());
+  MultiHeadAttention many = make(o, mesh);
+  const Placement rows = Placement(mesh).shard(0, {"x"});
+  const Placement columns = Placement(mesh).shard(1, {"x"});
+  nn::place(many, {{"query.*", {.rest = rows, .use = rows}},
+                   {"key.*", {.rest = rows, .use = rows}},
+                   {"value.*", {.rest = rows, .use = rows}},
+                   {"proj.weight", {.rest = columns, .use = columns}}});
+  const std::vector<Tensor> expected = run(one, Mesh::self());
+  const std::vector<Tensor> actual = run(many, mesh);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(compare(str("tensor ", i), actual[i], to_dense(expected[i]), 1e-12, 1e-2) == "");
+  if (mesh.size() > 1) CHECK(actual[2].layout().is_split(0));
+}
+
 TEST_CASE("what attention layers refuse") {
   const Mesh mesh = Mesh::self();
   const auto refused = [&](const MultiHeadAttentionOptions& o) {
