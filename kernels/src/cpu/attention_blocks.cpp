@@ -1,5 +1,7 @@
 #include "cpu/attention_blocks.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <limits>
 #include <type_traits>
 
@@ -111,6 +113,58 @@ void multiply_blocks(const BlockProduct<T>& g) {
   }
 }
 
+template <class T>
+using Lane = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+
+/// Which lanes of two registers, counted one after the other, the exchange of squares of 2^step
+/// rows leaves in the upper and in the lower one.
+template <class T>
+struct Exchange {
+  static constexpr int kLanes = kVectorLanes<T>;
+  alignas(kVectorBytes) Lane<T> upper[4][kLanes] = {};
+  alignas(kVectorBytes) Lane<T> lower[4][kLanes] = {};
+
+  constexpr Exchange() {
+    for (int step = 0; step < 4; ++step) {
+      const int half = 1 << step;
+      for (int l = 0; l < kLanes; ++l) {
+        upper[step][l] = static_cast<Lane<T>>((l & half) == 0 ? l : l - half + kLanes);
+        lower[step][l] = static_cast<Lane<T>>((l & half) == 0 ? l + half : l + kLanes);
+      }
+    }
+  }
+};
+template <class T>
+constexpr Exchange<T> kExchange;
+
+/// A square of one register per row, by exchanges of ever smaller squares beside its diagonal.
+template <class T>
+void transpose_square(
+    const T* src, std::int64_t src_pitch, T scale, T* dst, std::int64_t dst_pitch) {
+  using S = Simd<T>;
+  typedef Lane<T> Lanes __attribute__((vector_size(kVectorBytes), may_alias));
+  constexpr int kLanes = kVectorLanes<T>;
+  constexpr int kSteps = std::countr_zero(static_cast<unsigned>(kLanes));
+  typename S::Type row[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) row[i] = S::load(src + i * src_pitch) * scale;
+#pragma GCC unroll 4
+  for (int step = kSteps - 1; step >= 0; --step) {
+    const Lanes upper = *reinterpret_cast<const Lanes*>(kExchange<T>.upper[step]);
+    const Lanes lower = *reinterpret_cast<const Lanes*>(kExchange<T>.lower[step]);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      const int half = 1 << step;
+      if ((i & half) != 0) continue;
+      const typename S::Type a = row[i], b = row[i + half];
+      row[i] = __builtin_shuffle(a, b, upper);
+      row[i + half] = __builtin_shuffle(a, b, lower);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) S::store(dst + i * dst_pitch, row[i]);
+}
+
 }  // namespace
 
 template <class T>
@@ -184,9 +238,20 @@ void transpose(const T* src,
                T scale,
                T* dst,
                std::int64_t dst_pitch) {
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < columns; ++c)
-      dst[c * dst_pitch + r] = src[r * src_pitch + c] * scale;
+  constexpr std::int64_t kLanes = kVectorLanes<T>;
+  for (std::int64_t r = 0; r < rows; r += kLanes) {
+    for (std::int64_t c = 0; c < columns; c += kLanes) {
+      const T* const from = src + r * src_pitch + c;
+      T* const to = dst + c * dst_pitch + r;
+      if (r + kLanes <= rows && c + kLanes <= columns) {
+        transpose_square(from, src_pitch, scale, to, dst_pitch);
+        continue;
+      }
+      for (std::int64_t i = 0; i < std::min(kLanes, rows - r); ++i)
+        for (std::int64_t j = 0; j < std::min(kLanes, columns - c); ++j)
+          to[j * dst_pitch + i] = from[i * src_pitch + j] * scale;
+    }
+  }
 }
 
 #define TESSERA_INSTANTIATE(T)                                                          \
