@@ -89,7 +89,7 @@ void SegmentRun::record(const OpDef& op,
     case Mode::kDead:
       return;
     case Mode::kOutline: {
-      const Ref<Node> node = outline(op, inputs, args, outputs, segment_);
+      const Ref<Node> node = outline(op, inputs, args, outputs, *segment_);
       if (node) {
         node->place = segment_->entries.size();
         node->segment = Ref<Segment>(segment_);

@@ -63,11 +63,14 @@ Tensor require_grad(const Tensor& x) {
 bool requires_grad(const Tensor& x) { return static_cast<bool>(slot_of(x)); }
 bool is_leaf(const Tensor& x) { return !slot_of(x) || slot_of(x).node->is_leaf(); }
 
-Ref<Node> outline(const OpDef& op,
-                  std::span<const Tensor> inputs,
-                  const ArgsRef& args,
-                  const Outputs& outputs,
-                  const Segment* segment) {
+namespace {
+
+/// With saved values unless a segment puts them in later.
+[[gnu::always_inline]] inline Ref<Node> make_node(const OpDef& op,
+                                                  std::span<const Tensor> inputs,
+                                                  const ArgsRef& args,
+                                                  const Outputs& outputs,
+                                                  const Segment* segment) {
   bool wanted = false;
   for (const Tensor& x : inputs) wanted |= x.defined() && slot_of(x);
   if (!wanted) return {};
@@ -95,13 +98,34 @@ Ref<Node> outline(const OpDef& op,
     if (input.producer && input.producer->recomputes(input.output) &&
         input.producer->segment.get() == segment) {
       input.recomputed = node->reads_recomputed = true;
+    } else if (segment == nullptr) {
+      input.saved.tensor = x;
     }
   }
   for (int j = 0; j < outputs.size(); ++j) {
     const Tensor& y = outputs[j];
-    node->outputs.emplace_back(y.layout(), y.dtype(), SavedTensor{});
+    Node::Output& output = node->outputs.emplace_back(y.layout(), y.dtype(), SavedTensor{});
+    if (segment == nullptr && (op.saved_outputs >> j & 1u) != 0)
+      output.saved = {y.detach(), y.version()};
   }
   return node;
+}
+
+[[gnu::always_inline]] inline void link_outputs(const Ref<Node>& node, const Outputs& outputs) {
+  for (int j = 0; j < outputs.size(); ++j) {
+    if (!(node->op->differentiable_outputs >> j & 1u) || !is_floating(outputs[j].dtype())) continue;
+    outputs[j].set_gradient_state(node, j);
+  }
+}
+
+}  // namespace
+
+Ref<Node> outline(const OpDef& op,
+                  std::span<const Tensor> inputs,
+                  const ArgsRef& args,
+                  const Outputs& outputs,
+                  const Segment& segment) {
+  return make_node(op, inputs, args, outputs, &segment);
 }
 
 void save(Node& node, std::span<const Tensor> inputs, const Outputs& outputs) {
@@ -115,12 +139,7 @@ void save(Node& node, std::span<const Tensor> inputs, const Outputs& outputs) {
   }
 }
 
-void link(const Ref<Node>& node, const Outputs& outputs) {
-  for (int j = 0; j < outputs.size(); ++j) {
-    if (!(node->op->differentiable_outputs >> j & 1u) || !is_floating(outputs[j].dtype())) continue;
-    outputs[j].set_gradient_state(node, j);
-  }
-}
+void link(const Ref<Node>& node, const Outputs& outputs) { link_outputs(node, outputs); }
 
 void record(const OpDef& op,
             std::span<const Tensor> inputs,
@@ -129,10 +148,8 @@ void record(const OpDef& op,
   if (!grads_enabled || op.vjp == nullptr) return;
   if (segment_run != nullptr) [[unlikely]]
     return segment_run->record(op, inputs, args, outputs);
-  const Ref<Node> node = outline(op, inputs, args, outputs, nullptr);
-  if (!node) return;
-  save(*node, inputs, outputs);
-  link(node, outputs);
+  if (const Ref<Node> node = make_node(op, inputs, args, outputs, nullptr))
+    link_outputs(node, outputs);
 }
 
 }  // namespace tessera

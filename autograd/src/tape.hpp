@@ -116,12 +116,13 @@ void record(const OpDef& op, std::span<const Tensor> inputs, const ArgsRef& args
 /// The run of a recompute() that works at the moment; see segment.hpp.
 inline constinit SegmentRun* segment_run = nullptr;
 
-/// The parts of record(): the node without saved values, null where no gradient is wanted; ...
+/// The parts of record() inside of a segment: the node without saved values, null where no gradient
+/// is wanted; ...
 Ref<Node> outline(const OpDef& op,
                   std::span<const Tensor> inputs,
                   const ArgsRef& args,
                   const Outputs& outputs,
-                  const Segment* segment);
+                  const Segment& segment);
 /// ... its saved values; ...
 void save(Node& node, std::span<const Tensor> inputs, const Outputs& outputs);
 /// ... and the outputs' places on the tape.

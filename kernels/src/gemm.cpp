@@ -14,6 +14,7 @@
 #include <tessera/kernels/gemm.hpp>
 #include <vector>
 
+#include "cpu/panel_gemm.hpp"
 #include "device.hpp"
 #include "launch.hpp"
 
@@ -27,19 +28,7 @@ constexpr std::int64_t kBlockWork = 4 << 20;
 constexpr std::int64_t kMaxPartial = 4 << 20;  // elements of all partial sums over k
 constexpr std::int64_t kMinDepth = 1024;       // and the least depth of one
 
-/// A matrix in memory of any element type.
-struct Matrix {
-  char* data;
-  DType dtype;
-  std::int64_t row;  // strides in elements
-  std::int64_t column;
-
-  char* at(std::int64_t r, std::int64_t c) const {
-    return data + (r * row + c * column) * static_cast<std::int64_t>(size_of(dtype));
-  }
-  Matrix block(std::int64_t r, std::int64_t c) const { return {at(r, c), dtype, row, column}; }
-  Matrix transposed() const { return {data, dtype, column, row}; }
-};
+using cpu::Matrix;
 
 /// What the libraries take: one stride is 1, the other reaches over it.
 template <class T>
@@ -370,9 +359,30 @@ void scale(double beta, const View& c) {
   }
 }
 
+/// Runs the product where panels are the best way; the one for large fp32 and bf16 matrices.
+bool large_product(const Problem& p, double alpha, double beta, const View& bias) {
+  const bool simple = alpha == 1.0 && (beta == 0.0 || beta == 1.0);
+  if (!simple || p.batch != 1 || p.c.dtype == DType::kFloat64) return false;
+  if (!cpu::panel_gemm_fits(p.m, p.n, p.k)) return false;
+  if (p.c.column != 1 && p.c.row == 1 && bias.data == nullptr) {
+    cpu::panel_gemm(p.n, p.m, p.k, p.b.transposed(), p.a.transposed(), nullptr, beta != 0.0,
+                    p.c.transposed());
+    return true;
+  }
+  std::vector<float> start;
+  if (bias.data != nullptr) {
+    start.resize(static_cast<std::size_t>(p.n));
+    load(bias.data, bias.dtype, bias.strides[0], p.n, start.data());
+  }
+  cpu::panel_gemm(p.m, p.n, p.k, p.a, p.b, start.empty() ? nullptr : start.data(), beta != 0.0,
+                  p.c);
+  return true;
+}
+
 }  // namespace
 
-void gemm(double alpha, const View& a, const View& b, double beta, const View& c) {
+void gemm(
+    double alpha, const View& a, const View& b, double beta, const View& c, const View& bias) {
   check_types("gemm", a, b, c);
   const int d = c.dims();
   bool fits = d >= 2 && a.dims() == d && b.dims() == d;
@@ -387,11 +397,26 @@ void gemm(double alpha, const View& a, const View& b, double beta, const View& c
     return Matrix{v.as<char>(), v.dtype, v.strides[d - 2], v.strides[d - 1]};
   };
   Problem p{c.shape[d - 2], c.shape[d - 1], a.shape[d - 1], matrix(a), matrix(b), matrix(c)};
+  if (bias.data != nullptr &&
+      (beta != 0.0 || bias.dtype != c.dtype || !(bias.shape == Shape{c.shape[d - 1]}))) {
+    throw ShapeError(str("gemm: bias ", bias.shape, " ", name(bias.dtype), " does not fit ",
+                         c.shape, " ", name(c.dtype), " with beta ", beta,
+                         ". Needed is one value per column, and beta 0."));
+  }
   if (c.empty()) return;
-  if (p.k == 0) return scale(beta, c);
-  if (on_cuda(c)) return cuda::gemm(alpha, a, b, beta, c);
+  const auto start_with_bias = [&] {
+    if (bias.data == nullptr) return;
+    copy(broadcast_to(bias, c.shape), c);
+    beta = 1.0;
+  };
+  if (p.k == 0 || on_cuda(c)) {
+    start_with_bias();
+    return p.k == 0 ? scale(beta, c) : cuda::gemm(alpha, a, b, beta, c);
+  }
   make_batch(p, a, b, c);
   merge_rows(p);
+  if (large_product(p, alpha, beta, bias)) return;
+  start_with_bias();
   if (c.dtype == DType::kFloat64) {
     run<double>(p, alpha, beta);
   } else {

@@ -109,6 +109,66 @@ TEST_CASE("blocks, slices of k, and any number of threads") {
   }
 }
 
+TEST_CASE("large products: any stride, bias, slices of k, any number of threads and rows") {
+  struct Case {
+    std::int64_t m, n, k;
+  };
+  for (const Case& s :
+       {Case{300, 100, 80}, {18, 400, 1100}, {301, 33, 130}, {97, 3100, 40}, {64, 64, 2500}}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (int trial = 0; trial < 6; ++trial) {
+        const auto lie = [&] { return trial == 0 ? Lie::kDense : kAllLies[uniform_int(0, 3)]; };
+        const bool turned_a = uniform_int(0, 1) == 1, turned_b = uniform_int(0, 1) == 1;
+        const OwnedView a =
+            filled_view(turned_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, dtype, kRandom, lie());
+        const OwnedView b =
+            filled_view(turned_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, dtype, kRandom, lie());
+        const View av = turned_a ? kernels::transposed(a.view) : a.view;
+        const View bv = turned_b ? kernels::transposed(b.view) : b.view;
+        const Lie c_lie = lie();
+        const bool biased = trial % 2 == 1;
+        const double beta = !biased && trial % 3 == 0 ? 1.0 : 0.0;
+        const OwnedView bias = filled_view({s.n}, dtype, kRandom);
+        OwnedView c = filled_view({s.m, s.n}, dtype, kRandom, c_lie);
+        OwnedView again = filled_view({s.m, s.n}, dtype, kRandom, c_lie);
+        OwnedView before = make_view({s.m, s.n}, dtype);
+        kernels::copy(c.view, before.view);
+        kernels::copy(c.view, again.view);
+        if (beta == 0) kernels::fill(c.view, std::numeric_limits<double>::quiet_NaN());
+        const View start = biased ? bias.view : View{};
+        const int threads = thread_count();
+        set_thread_count(1);
+        kernels::gemm(1, av, bv, beta, c.view, start);
+        set_thread_count(3);
+        kernels::gemm(1, av, bv, beta, again.view, start);
+        set_thread_count(threads);
+        if (biased) kernels::copy(kernels::broadcast_to(bias.view, before.view.shape), before.view);
+        check_gemm(1, av, bv, biased ? 1.0 : beta, before, c);
+        for_each_index(Box::whole(c.view.shape), [&](const Index& i) {
+          if (c.at(i) != again.at(i)) FAIL("threads change " << i);
+        });
+        if (c_lie == Lie::kPermuted || s.m < 64 || s.m / 2 * s.n * s.k < (1 << 20)) continue;
+        // Half of the rows, alone.
+        const auto top = [](View v) {
+          v.shape[0] /= 2;
+          return v;
+        };
+        OwnedView half = make_view({s.m / 2, s.n}, dtype);
+        kernels::copy(top(before.view), half.view);
+        kernels::gemm(1, top(av), bv, beta, half.view, start);
+        for_each_index(Box::whole(half.view.shape), [&](const Index& i) {
+          if (half.at(i) != c.at(i)) FAIL("the number of rows changes " << i);
+        });
+      }
+    }
+  }
+  const OwnedView a = filled_view({40, 40}, DType::kFloat32, kRandom);
+  const OwnedView bias = filled_view({40}, DType::kFloat32, kRandom);
+  const OwnedView c = filled_view({40, 40}, DType::kFloat32, kRandom);
+  REQUIRE_THROWS_AS(kernels::gemm(1, a.view, a.view, 1, c.view, bias.view), ShapeError);
+  REQUIRE_THROWS_AS(kernels::gemm(1, a.view, a.view, 0, c.view, a.view), ShapeError);
+}
+
 TEST_CASE("the place of the matrices in memory does not change the bits") {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2, 3, 4},
                                 {1, 1, 300},

@@ -87,24 +87,20 @@ void linear_local(const LocalCall& call) {
   const View& y = call.out[0].view;
   const View w =
       call.as<LinearArgs>().transposed ? call.in[1].view : kernels::transposed(call.in[1].view);
-  double beta = 0.0;
-  if (call.in[2].view.data != nullptr) {
-    kernels::copy(kernels::broadcast_to(call.in[2].view, y.shape), y);
-    beta = 1.0;
-  }
+  const View& bias = call.in[2].view;
   // [..., K] as [..., 1, K] would be a row at a time; the second to last dimension is the row of
   // the product.
   if (x.dims() == 1) {
     const auto row = [](const View& v) {
       return View{v.data, v.dtype, {1, v.shape[0]}, {v.shape[0], v.strides[0]}};
     };
-    kernels::gemm(1.0, row(x), w, beta, row(y));
+    kernels::gemm(1.0, row(x), w, 0.0, row(y), bias);
     return;
   }
   Shape w_shape = x.shape;
   w_shape[x.dims() - 2] = w.shape[0];
   w_shape[x.dims() - 1] = w.shape[1];
-  kernels::gemm(1.0, x, kernels::broadcast_to(w, w_shape), beta, y);
+  kernels::gemm(1.0, x, kernels::broadcast_to(w, w_shape), 0.0, y, bias);
 }
 
 extern const OpDef linear_op;
