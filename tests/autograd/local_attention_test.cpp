@@ -139,23 +139,27 @@ DenseArray reference(const std::vector<DenseArray>& x,
   return out;
 }
 
-/// Placements that may be refused: all but those in which samples, or else one domain dimension, or
-/// else the heads are split by the same axes in every tensor that is split.
+/// Placements that may be refused: all but those in which each mesh axis splits samples or one
+/// domain dimension, alone and of all tensors that are split there.
 bool may_refuse(const std::vector<Layout>& layouts) {
-  for (int a = 0; a < layouts[0].mesh().axis_count(); ++a) {
-    int split = -1;
-    for (std::size_t i = 0; i < layouts.size(); ++i) {
-      const Layout& l = layouts[i];
-      if (!l.defined()) continue;
-      for (int d = 0; d < l.dims(); ++d) {
-        if (!(l.axes_of(d) >> a & 1u)) continue;
-        // Boundaries of heads may cut a group; the bias has only heads to split.
-        if (i == 3 || d >= l.dims() - 2) return true;
-        if (split >= 0 && split != d) return true;
-        if (l.axes_of(d) != AxisMask{1} << a) return true;
-        split = d;
-      }
+  std::vector<AxisMask> of_dim(kMaxDims);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const Layout& l = layouts[i];
+    if (!l.defined()) continue;
+    for (int d = 0; d < l.dims(); ++d) {
+      const AxisMask axes = l.axes_of(d);
+      if (axes == 0) continue;
+      // Boundaries of heads may cut a group; the bias has only heads to split.
+      if (i == 3 || d >= l.dims() - 2) return true;
+      AxisMask& known = of_dim[static_cast<std::size_t>(d)];
+      if (known != 0 && known != axes) return true;
+      known = axes;
     }
+  }
+  AxisMask taken = 0;
+  for (const AxisMask axes : of_dim) {
+    if ((taken & axes) != 0 || (axes & (axes - 1)) != 0) return true;
+    taken |= axes;
   }
   return false;
 }

@@ -10,6 +10,7 @@ namespace {
 using namespace cpu;
 
 constexpr Place kOnes{1, 1, 1};
+constexpr AxisOrder kOrders[] = {{-1, -1, 0}, {-1, 0, 1}, {0, 1, 2}};
 
 /// What gather and its adjoint share: x [N, domain..., H, C] and y [N, domain..., places, H, C] as
 /// rows; y has its places where rows have heads, so that a head is a view of it.
@@ -41,6 +42,7 @@ struct Sides {
     width = x.view.shape[dims + 2];
   }
 
+  LocalRows rows(const Piece& piece) const { return {piece, kOrders[dims - 1], true}; }
   /// One head of y with the places as heads.
   LocalRows places(const Piece& y, std::int64_t head) const {
     Piece p = y;
@@ -51,7 +53,7 @@ struct Sides {
     p.box.lo.erase(dims + 2);
     p.box.hi.erase(dims + 2);
     p.global.erase(dims + 2);
-    return LocalRows(p, true);
+    return rows(p);
   }
   Interval along(const Piece& piece, std::size_t d) const {
     const int dim = static_cast<int>(d) - 3 + dims;
@@ -73,12 +75,12 @@ struct Sides {
 
 template <class T>
 void gather(const Sides& sides, const Piece& x, const Piece& y) {
-  const LocalRows from(x, true);
+  const LocalRows from = sides.rows(x);
   for (std::int64_t h = 0; h < sides.heads; ++h) {
     const LocalRows to = sides.places(y, h);
     const std::int64_t head = x.box.lo[sides.dims + 1] + h;
     sides.for_each(y, [&](const Place& i) {
-      std::vector<T> row(static_cast<std::size_t>(whole_vectors<T>(sides.width)));
+      std::vector<T> row(static_cast<std::size_t>(sides.width));
       const std::vector<T> zeros(row.size());
       std::array<LocalRun, 3> runs;
       for (std::size_t d = 0; d < 3; ++d) runs[d] = sides.rules[d].keys(i[d]);
@@ -92,10 +94,9 @@ void gather(const Sides& sides, const Piece& x, const Piece& y) {
                             runs[1].first + b * sides.rules[1].dilation,
                             runs[2].first + c * sides.rules[2].dilation};
               if (!none) {
-                from.read(from.at(n, j, head), static_cast<std::int64_t>(row.size()), T(1),
-                          row.data());
+                from.read_row(from.at(n, j, head), row.data());
               }
-              to.write(to.at(n, i, place), none ? zeros.data() : row.data());
+              to.write_row(to.at(n, i, place), none ? zeros.data() : row.data());
             }
           }
         }
@@ -123,13 +124,12 @@ std::vector<Seen> seen_by(const LocalRule& rule, std::int64_t key) {
 
 template <class T>
 void scatter(const Sides& sides, const Piece& y, const Piece& x) {
-  const LocalRows to(x, true);
+  const LocalRows to = sides.rows(x);
   for (std::int64_t h = 0; h < sides.heads; ++h) {
     const LocalRows from = sides.places(y, h);
     const std::int64_t head = x.box.lo[sides.dims + 1] + h;
     sides.for_each(x, [&](const Place& j) {
-      const auto stride = whole_vectors<T>(sides.width);
-      std::vector<T> row(static_cast<std::size_t>(stride)), sum(row.size());
+      std::vector<T> row(static_cast<std::size_t>(sides.width)), sum(row.size());
       std::array<std::vector<Seen>, 3> seen;
       for (std::size_t d = 0; d < 3; ++d) seen[d] = seen_by(sides.rules[d], j[d]);
       for (std::int64_t n = 0; n < sides.samples; ++n) {
@@ -139,12 +139,12 @@ void scatter(const Sides& sides, const Piece& y, const Piece& x) {
             for (const Seen& c : seen[2]) {
               const std::int64_t place =
                   (a.place * sides.extent[1] + b.place) * sides.extent[2] + c.place;
-              from.read(from.at(n, {a.query, b.query, c.query}, place), stride, T(1), row.data());
+              from.read_row(from.at(n, {a.query, b.query, c.query}, place), row.data());
               for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += row[i];
             }
           }
         }
-        to.write(to.at(n, j, head), sum.data());
+        to.write_row(to.at(n, j, head), sum.data());
       }
     });
   }

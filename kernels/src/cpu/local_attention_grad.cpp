@@ -10,84 +10,164 @@ namespace {
 
 using namespace cpu;
 
-/// From scores s and products d of values with the gradient of the result: probabilities in s, and
-/// their gradients times themselves in d. `lse` and `delta` advance by `step` (0: one for all).
+/// One row of scores s [distance][lane] and products d of values with the gradient of the result:
+/// probabilities in s, and their gradients times themselves in d. The statistics of a distance are
+/// `step` further (0: those of the lanes; 1: those of the others, one place on).
 template <class T, int kStep>
-void finish_scores(std::int64_t count, const T* lse, const T* delta, T* s, T* d) {
+void finish_row(std::int64_t distances, const T* lse, const T* delta, T* s, T* d) {
+  constexpr int kLane = kVectorLanes<T>;
+  for (std::int64_t t = 0; t < distances; ++t) {
+    T* const probability = s + t * kLane;
+    T* const gradient = d + t * kLane;
+    const T* const l = lse + t * kStep;
+    const T* const e = delta + t * kStep;
 #pragma omp simd
-  for (std::int64_t j = 0; j < count; ++j) {
-    const T p = tile_exp(s[j] - lse[j * kStep]);
-    s[j] = p;
-    d[j] = p * (d[j] - delta[j * kStep]);
+    for (int i = 0; i < kLane; ++i) {
+      const T p = tile_exp(probability[i] - l[i]);
+      probability[i] = p;
+      gradient[i] = p * (gradient[i] - e[i]);
+    }
   }
 }
 
-/// f(task, tiles) for every task of one (sample, head) after another.
-template <class F>
-void for_each_task(const LocalWork& work, std::int64_t heads, double products, const F& f) {
-  const std::int64_t parts = work.tasks_per_head();
-  const std::int64_t tasks = work.samples * heads * parts;
-  for_each_tile(tasks, tile_threads(tasks, products), [&](std::int64_t task) {
-    const std::int64_t tile = task % parts * work.tiles_per_task();
-    f(task, Interval{tile, std::min(work.tiles(), tile + work.tiles_per_task())});
-  });
-}
+/// Memory that the two gradients share.
+template <class T>
+struct Scratch {
+  /// `block` query heads are packed together; `sums` elements beside.
+  Scratch(const LocalWork& work, std::int64_t block, std::int64_t sums)
+      : packed(block * work.hull_rows() * work.most_places()),
+        memory(static_cast<std::size_t>(
+            packed * (work.depth + work.width + 2) + block * (work.table_size() + 32) +
+            kLane * (2 * kOwnRows * (work.window() + work.depth + work.width) + work.axes[2].most +
+                     128) +
+            sums)) {
+    depth_rows = memory.take(packed * work.depth);
+    width_rows = memory.take(packed * work.width);
+    tables = memory.take(block * work.table_size());
+    mask = memory.take(kLane * work.axes[2].most);
+    for (int o = 0; o < kOwnRows; ++o) {
+      x[o] = memory.take(kLane * work.depth);
+      g[o] = memory.take(kLane * work.width);
+      s[o] = memory.take(kLane * work.window());
+      d[o] = memory.take(kLane * work.window());
+      depth_sum[o] = memory.take(kLane * work.depth);
+      width_sum[o] = memory.take(kLane * work.width);
+    }
+  }
+  static constexpr std::int64_t kLane = kVectorLanes<T>;
+  std::int64_t packed;
+  TileScratch<T> memory;
+  T *depth_rows, *width_rows, *tables, *mask;
+  T *x[kOwnRows], *g[kOwnRows], *s[kOwnRows], *d[kOwnRows];
+  T *depth_sum[kOwnRows], *width_sum[kOwnRows];
+};
 
 template <class T>
 struct QueryGradient {
   const LocalWork& work;
   LocalRows q, k, v, out, lse, dout, dq, delta;
-  T* dbias;  ///< one table per task; null: not wanted
+  T* dbias;  ///< one table per task and head of it; null: not wanted
 
-  void run(std::int64_t task, Interval tiles) const {
-    const std::int64_t parts = work.tasks_per_head();
-    const std::int64_t n = task / parts / work.heads.size();
-    const std::int64_t head = work.heads.lo + task / parts % work.heads.size();
-    const std::int64_t depth = whole_vectors<T>(work.depth);
-    const std::int64_t width = whole_vectors<T>(work.width);
-    const std::int64_t table_size = work.has_bias() ? work.table_size() : 0;
-    const std::int64_t scores = work.window() + kVectorLanes<T>;
-    TileScratch<T> scratch(static_cast<std::size_t>(
-        work.hull_rows() * (depth + width) + LocalWindow<T>::scratch_size(work) + 2 * scores +
-        table_size + 2 * (depth + width) + 256));
-    T* const keys = scratch.take(work.hull_rows() * depth);
-    T* const values = scratch.take(work.hull_rows() * width);
-    T* const s = scratch.take(scores);
-    T* const d = scratch.take(scores);
-    T* const x = scratch.take(depth);
-    T* const dx = scratch.take(depth);
-    T* const g = scratch.take(width);
-    T* const y = scratch.take(width);
-    T* const table = scratch.take(table_size);
-    LocalWindow<T> window(work, depth, width, scratch);
+  void run(const LocalWork::Task& task) const {
+    constexpr std::int64_t kLane = kVectorLanes<T>;
+    const std::int64_t block = std::min(task.heads.size(), work.block_heads());
+    const std::int64_t size = work.table_size();
+    const std::int64_t lane_table = dbias == nullptr ? 0 : kLane * size;
+    Scratch<T> m(work, block, block * lane_table);
+    T* const bias_sums = m.memory.take(block * lane_table);
+    std::vector<OwnRows> own;
+    const std::int64_t n = task.sample;
     const T scale = static_cast<T>(work.options.scale);
-    if (work.has_bias()) work.read_bias(head, false, table);
-    T* const into = dbias == nullptr ? nullptr : dbias + task * work.table_size();
-    for (std::int64_t number = tiles.lo; number < tiles.hi; ++number) {
+    for (std::int64_t number = task.tiles.lo; number < task.tiles.hi; ++number) {
       const LocalTile tile(work, number);
-      tile.pack(work, k, n, head / work.group, depth, T(1), keys);
-      tile.pack(work, v, n, head / work.group, width, T(1), values);
-      tile.for_each_own(work, [&](const Place& at, std::int64_t, const auto& runs) {
-        window.set(tile, runs);
-        q.read(q.at(n, at, head), depth, scale, x);
-        dout.read(dout.at(n, at, head), width, T(1), g);
-        out.read(out.at(n, at, head), width, T(1), y);
-        T product = 0;
-#pragma omp simd reduction(+ : product)
-        for (std::int64_t c = 0; c < width; ++c) product += g[c] * y[c];
-        window_dots(x, depth, keys + window.base * depth, window.depth_offsets(), window.count, s);
-        window_dots(g, width, values + window.base * width, window.width_offsets(), window.count,
-                    d);
-        if (work.has_bias()) window.add_bias(table, s);
-        finish_scores<T, 0>(window.count, &lse.number<T>(lse.at(n, at, head)), &product, s, d);
-        if (into != nullptr) window.add_to_table(d, into);
-        window_sum(d, depth, keys + window.base * depth, window.depth_offsets(), window.count,
-                   false, dx);
+      const std::int64_t distances = tile.distances();
+      tile.find_rows(own);
+      if (tile.masked()) tile.make_mask(m.mask);
+      work.for_each_block(task.heads, [&](Interval heads) {
+        const Interval key_heads{heads.lo / work.group, (heads.hi - 1) / work.group + 1};
+        tile.pack(k, n, key_heads, T(1), m.depth_rows);
+        tile.pack(v, n, key_heads, T(1), m.width_rows);
+        for (std::int64_t head = heads.lo; work.has_bias() && head < heads.hi; ++head)
+          work.read_bias(head, false, m.tables + (head - heads.lo) * size);
+        std::fill_n(bias_sums, heads.size() * lane_table, T(0));
+        for (const OwnRows& rows : own) {
+          for (std::int64_t head = heads.lo; head < heads.hi; ++head) {
+            const std::int64_t key = (head / work.group - key_heads.lo) * tile.head_places();
+            const T* const table = work.has_bias() ? m.tables + (head - heads.lo) * size : nullptr;
+            T statistic[kOwnRows][kLane], product[kOwnRows][kLane];
+            for (int o = 0; o < rows.count; ++o)
+              read_row(rows, o, tile, n, head, scale, m, statistic[o], product[o]);
+            band_dots<T>(rows, m.x, m.depth_rows + key * work.depth, work.depth, distances, m.s);
+            band_dots<T>(rows, m.g, m.width_rows + key * work.width, work.width, distances, m.d);
+            for (int o = 0; o < rows.count; ++o) {
+              add_bias_and_mask(rows, o, table, tile.bias_offset(),
+                                tile.masked() ? m.mask : nullptr, distances, m.s[o]);
+              finish_row<T, 0>(distances * rows.reads[o], statistic[o], product[o], m.s[o], m.d[o]);
+              if (dbias != nullptr)
+                add_to_bias(rows, o, tile, m.d[o], bias_sums + (head - heads.lo) * lane_table);
+            }
+            band_sum<T>(rows, m.d, m.depth_rows + key * work.depth, work.depth, distances, false,
+                        m.depth_sum);
+            for (int o = 0; o < rows.count; ++o) {
 #pragma omp simd
-        for (std::int64_t c = 0; c < depth; ++c) dx[c] *= scale;
-        dq.write(dq.at(n, at, head), dx);
-        delta.number<T>(delta.at(n, at, head)) = product;
+              for (std::int64_t i = 0; i < kLane * work.depth; ++i) m.depth_sum[o][i] *= scale;
+              dq.write_columns(dq.at(n, rows.at[o], head), tile.lane_step(dq), tile.lanes(),
+                               m.depth_sum[o]);
+            }
+          }
+        }
+        for (std::int64_t head = heads.lo; dbias != nullptr && head < heads.hi; ++head) {
+          T* const into = dbias + (task.number * task.heads.size() + head - task.heads.lo) * size;
+          const T* const from = bias_sums + (head - heads.lo) * lane_table;
+          for (std::int64_t i = 0; i < size; ++i)
+            into[i] += Simd<T>::sum(Simd<T>::load(from + i * kLane));
+        }
+        poll_progress();
       });
+    }
+  }
+
+  /// One row of queries, their gradients and statistics; delta is written.
+  void read_row(const OwnRows& rows,
+                int o,
+                const LocalTile& tile,
+                std::int64_t n,
+                std::int64_t head,
+                T scale,
+                const Scratch<T>& m,
+                T* statistic,
+                T* product) const {
+    constexpr std::int64_t kLane = kVectorLanes<T>;
+    const auto read = [&](const LocalRows& from, T factor, T* to) {
+      from.read_columns(from.at(n, rows.at[o], head), tile.lane_step(from), {0, tile.lanes()},
+                        kLane, factor, to, kLane);
+    };
+    read(q, scale, m.x[o]);
+    read(dout, T(1), m.g[o]);
+    read(out, T(1), m.width_sum[o]);
+    auto sum = typename Simd<T>::Type{};
+    for (std::int64_t c = 0; c < work.width; ++c)
+      sum += Simd<T>::load(m.g[o] + c * kLane) * Simd<T>::load(m.width_sum[o] + c * kLane);
+    Simd<T>::store(product, sum);
+    // Lanes without a token have no probabilities.
+    std::fill_n(statistic, kLane, std::numeric_limits<T>::infinity());
+    std::fill(product + tile.lanes(), product + kLane, T(0));
+    for (std::int64_t i = 0; i < tile.lanes(); ++i) {
+      statistic[i] = lse.number<T>(lse.at(n, rows.at[o], head) + i * tile.lane_step(lse));
+      delta.number<T>(delta.at(n, rows.at[o], head) + i * tile.lane_step(delta)) = product[i];
+    }
+  }
+
+  /// sums [element of the table][lane] += d
+  static void add_to_bias(const OwnRows& rows, int o, const LocalTile& tile, const T* d, T* sums) {
+    using S = Simd<T>;
+    constexpr std::int64_t kLane = kVectorLanes<T>;
+    for (const OwnRows::Row& row : rows.rows) {
+      if (o < row.first || o >= row.first + row.count) continue;
+      const T* const from = d + row.place[o] * tile.distances() * kLane;
+      T* const to = sums + (row.bias[o] + tile.bias_offset()) * kLane;
+      for (std::int64_t i = 0; i < tile.distances() * kLane; i += kLane)
+        S::store(to + i, S::load(to + i) + S::load(from + i));
     }
   }
 };
@@ -98,28 +178,29 @@ void query_gradient(const LocalWork& work,
                     std::span<const Piece> rows,
                     const View& dbias) {
   const std::int64_t heads = work.heads.size();
-  const std::int64_t tasks = work.samples * heads * work.tasks_per_head();
+  const std::int64_t size = work.table_size();
   std::vector<T> tables;
-  if (dbias.data != nullptr) tables.resize(static_cast<std::size_t>(tasks * work.table_size()));
-  const QueryGradient<T> pass{work,
-                              LocalRows(x.q, true),
-                              LocalRows(x.k, true),
-                              LocalRows(x.v, true),
-                              LocalRows(rows[0], true),
-                              LocalRows(rows[1], false),
-                              LocalRows(rows[2], true),
-                              LocalRows(rows[3], true),
-                              LocalRows(rows[4], false),
-                              tables.empty() ? nullptr : tables.data()};
-  for_each_task(work, heads, work.pairs(heads) * static_cast<double>(2 * work.depth + work.width),
-                [&](std::int64_t task, Interval tiles) { pass.run(task, tiles); });
-  const std::int64_t parts = work.tasks_per_head();
-  for (std::int64_t task = 0; !tables.empty() && task < tasks; ++task) {
-    const T* const from = tables.data() + task * work.table_size();
-    const std::int64_t head = work.heads.lo + task / parts % heads - work.bias->box.lo[0];
-    T* const to = dbias.as<T>() + head * work.table_size();
-    for (std::int64_t i = 0; i < work.table_size(); ++i) to[i] += from[i];
+  if (dbias.data != nullptr) {
+    tables.resize(
+        static_cast<std::size_t>(work.tasks(heads) / work.head_groups(heads) * heads * size));
   }
+  const QueryGradient<T> pass{work,
+                              LocalRows(x.q, work.order, true),
+                              LocalRows(x.k, work.order, true),
+                              LocalRows(x.v, work.order, true),
+                              LocalRows(rows[0], work.order, true),
+                              LocalRows(rows[1], work.order, false),
+                              LocalRows(rows[2], work.order, true),
+                              LocalRows(rows[3], work.order, true),
+                              LocalRows(rows[4], work.order, false),
+                              tables.empty() ? nullptr : tables.data()};
+  work.for_each_task(work.heads,
+                     work.pairs(heads) * static_cast<double>(2 * work.depth + work.width),
+                     [&](const LocalWork::Task& task) { pass.run(task); });
+  // Heads are the fastest index, whether a task has one or all.
+  const auto count = static_cast<std::int64_t>(tables.size()) / size;
+  for (std::int64_t i = 0; i < count; ++i)
+    work.add_bias_gradient(work.heads.lo + i % heads, tables.data() + i * size, dbias);
 }
 
 template <class T>
@@ -127,70 +208,103 @@ struct KeyGradient {
   const LocalWork& work;
   LocalRows q, k, v, lse, delta, dout, dk, dv;
 
-  void run(std::int64_t task, Interval tiles) const {
-    const std::int64_t parts = work.tasks_per_head();
-    const std::int64_t n = task / parts / work.key_heads.size();
-    const std::int64_t key_head = work.key_heads.lo + task / parts % work.key_heads.size();
-    const Interval heads =
-        intersect({key_head * work.group, (key_head + 1) * work.group}, work.heads);
-    const std::int64_t depth = whole_vectors<T>(work.depth);
-    const std::int64_t width = whole_vectors<T>(work.width);
-    const std::int64_t table_size = work.has_bias() ? work.table_size() : 0;
-    const std::int64_t scores = work.window() + kVectorLanes<T>;
-    TileScratch<T> scratch(static_cast<std::size_t>(
-        (work.hull_rows() + work.own_rows() + 1) * (depth + width) + 2 * work.hull_rows() +
-        LocalWindow<T>::scratch_size(work) + 4 * scores + table_size + 256));
-    T* const queries = scratch.take(work.hull_rows() * depth);
-    T* const gradients = scratch.take(work.hull_rows() * width);
-    T* const hull_lse = scratch.take(work.hull_rows());
-    T* const hull_delta = scratch.take(work.hull_rows());
-    T* const dk_rows = scratch.take(work.own_rows() * depth);
-    T* const dv_rows = scratch.take(work.own_rows() * width);
-    T* const s = scratch.take(scores);
-    T* const d = scratch.take(scores);
-    T* const l = scratch.take(scores);
-    T* const e = scratch.take(scores);
-    T* const x = scratch.take(depth);
-    T* const y = scratch.take(width);
-    T* const table = scratch.take(table_size);
-    LocalWindow<T> window(work, depth, width, scratch);
+  void run(const LocalWork::Task& task) const {
+    constexpr std::int64_t kLane = kVectorLanes<T>;
+    const Interval all =
+        intersect({task.heads.lo * work.group, task.heads.hi * work.group}, work.heads);
+    const std::int64_t block = std::max<std::int64_t>(1, std::min(all.size(), work.block_heads()));
+    // Where a block does not hold all query heads of a key head, sums wait for the next one.
+    const std::int64_t waiting =
+        work.block_heads() < work.group ? kLane * work.own_rows() * (work.depth + work.width) : 0;
+    Scratch<T> m(work, block, waiting);
+    T* const packed_lse = m.memory.take(m.packed);
+    T* const packed_delta = m.memory.take(m.packed);
+    T* const sums = m.memory.take(waiting);
+    std::vector<OwnRows> own;
+    const std::int64_t n = task.sample;
     const T scale = static_cast<T>(work.options.scale);
-    for (std::int64_t number = tiles.lo; number < tiles.hi; ++number) {
+    for (std::int64_t number = task.tiles.lo; number < task.tiles.hi; ++number) {
       const LocalTile tile(work, number);
-      std::fill_n(dk_rows, work.own_rows() * depth, T(0));
-      std::fill_n(dv_rows, work.own_rows() * width, T(0));
-      for (std::int64_t head = heads.lo; head < heads.hi; ++head) {
-        // Scaled like the queries of the forward pass: the scores have its bits.
-        tile.pack(work, q, n, head, depth, scale, queries);
-        tile.pack(work, dout, n, head, width, T(1), gradients);
-        tile.pack_numbers(work, lse, n, head, hull_lse);
-        tile.pack_numbers(work, delta, n, head, hull_delta);
-        if (work.has_bias() && (number == tiles.lo || heads.size() > 1)) {
-          work.read_bias(head, true, table);
-          window.forget_bias();
+      const std::int64_t distances = tile.distances(), places = tile.places();
+      tile.find_rows(own);
+      if (tile.masked()) tile.make_mask(m.mask);
+      for (std::int64_t key_head = task.heads.lo; key_head < task.heads.hi; ++key_head) {
+        if (!intersect({key_head * work.group, (key_head + 1) * work.group}, all).empty()) continue;
+        for (int o = 0; o < kOwnRows; ++o) {
+          std::fill_n(m.depth_sum[o], kLane * work.depth, T(0));
+          std::fill_n(m.width_sum[o], kLane * work.width, T(0));
         }
-        tile.for_each_own(work, [&](const Place& at, std::int64_t own, const auto& runs) {
-          window.set(tile, runs);
-          k.read(k.at(n, at, key_head), depth, T(1), x);
-          v.read(v.at(n, at, key_head), width, T(1), y);
-          window_dots(x, depth, queries + window.base * depth, window.depth_offsets(), window.count,
-                      s);
-          window_dots(y, width, gradients + window.base * width, window.width_offsets(),
-                      window.count, d);
-          window.collect(hull_lse, l);
-          window.collect(hull_delta, e);
-          if (work.has_bias()) window.add_bias(table, s);
-          finish_scores<T, 1>(window.count, l, e, s, d);
-          window_sum(s, width, gradients + window.base * width, window.width_offsets(),
-                     window.count, true, dv_rows + own * width);
-          window_sum(d, depth, queries + window.base * depth, window.depth_offsets(), window.count,
-                     true, dk_rows + own * depth);
-        });
+        for (const OwnRows& rows : own) write(rows, tile, n, key_head, m.depth_sum, m.width_sum);
       }
-      tile.for_each_own(work, [&](const Place& at, std::int64_t own, const auto&) {
-        dk.write(dk.at(n, at, key_head), dk_rows + own * depth);
-        dv.write(dv.at(n, at, key_head), dv_rows + own * width);
+      work.for_each_block(all, [&](Interval heads) {
+        // Scaled like the queries of the forward pass: the scores have its bits.
+        tile.pack(q, n, heads, scale, m.depth_rows);
+        tile.pack(dout, n, heads, T(1), m.width_rows);
+        tile.pack(lse, n, heads, T(1), packed_lse);
+        tile.pack(delta, n, heads, T(1), packed_delta);
+        for (std::int64_t head = heads.lo; work.has_bias() && head < heads.hi; ++head)
+          work.read_bias(head, true, m.tables + (head - heads.lo) * work.table_size());
+        std::int64_t number_of_row = 0;
+        for (const OwnRows& rows : own) {
+          T *depth_sum[kOwnRows], *width_sum[kOwnRows];
+          for (int o = 0; o < kOwnRows; ++o) {
+            depth_sum[o] = m.depth_sum[o];
+            width_sum[o] = m.width_sum[o];
+            if (waiting == 0 || o >= rows.count) continue;
+            depth_sum[o] = sums + number_of_row * kLane * (work.depth + work.width);
+            width_sum[o] = depth_sum[o] + kLane * work.depth;
+            ++number_of_row;
+          }
+          for (std::int64_t head = heads.lo; head < heads.hi; ++head) {
+            const std::int64_t key_head = head / work.group, slot = head - heads.lo;
+            const std::int64_t first = std::max(key_head * work.group, all.lo);
+            const std::int64_t at = slot * tile.head_places();
+            for (int o = 0; o < rows.count && (head == heads.lo || head == first); ++o) {
+              const auto read = [&](const LocalRows& from, T* to) {
+                from.read_columns(from.at(n, rows.at[o], key_head), tile.lane_step(from),
+                                  {0, tile.lanes()}, kLane, T(1), to, kLane);
+              };
+              read(k, m.x[o]);
+              read(v, m.g[o]);
+            }
+            band_dots<T>(rows, m.x, m.depth_rows + at * work.depth, work.depth, distances, m.s);
+            band_dots<T>(rows, m.g, m.width_rows + at * work.width, work.width, distances, m.d);
+            for (int o = 0; o < rows.count; ++o) {
+              add_bias_and_mask(
+                  rows, o, work.has_bias() ? m.tables + slot * work.table_size() : nullptr,
+                  tile.bias_offset(), tile.masked() ? m.mask : nullptr, distances, m.s[o]);
+              for (const OwnRows::Row& row : rows.rows) {
+                if (o < row.first || o >= row.first + row.count) continue;
+                const std::int64_t score = row.place[o] * distances * kLane;
+                finish_row<T, 1>(distances, packed_lse + at + row.row * places,
+                                 packed_delta + at + row.row * places, m.s[o] + score,
+                                 m.d[o] + score);
+              }
+            }
+            band_sum<T>(rows, m.s, m.width_rows + at * work.width, work.width, distances,
+                        head > first, width_sum);
+            band_sum<T>(rows, m.d, m.depth_rows + at * work.depth, work.depth, distances,
+                        head > first, depth_sum);
+            if (head + 1 == std::min((key_head + 1) * work.group, all.hi))
+              write(rows, tile, n, key_head, depth_sum, width_sum);
+          }
+        }
+        poll_progress();
       });
+    }
+  }
+
+  void write(const OwnRows& rows,
+             const LocalTile& tile,
+             std::int64_t n,
+             std::int64_t key_head,
+             T* const* depth_sum,
+             T* const* width_sum) const {
+    for (int o = 0; o < rows.count; ++o) {
+      dk.write_columns(dk.at(n, rows.at[o], key_head), tile.lane_step(dk), tile.lanes(),
+                       depth_sum[o]);
+      dv.write_columns(dv.at(n, rows.at[o], key_head), tile.lane_step(dv), tile.lanes(),
+                       width_sum[o]);
     }
   }
 };
@@ -198,17 +312,18 @@ struct KeyGradient {
 template <class T>
 void key_gradient(const LocalWork& work, const LocalOperands& x, std::span<const Piece> rows) {
   const KeyGradient<T> pass{work,
-                            LocalRows(x.q, true),
-                            LocalRows(x.k, true),
-                            LocalRows(x.v, true),
-                            LocalRows(rows[0], false),
-                            LocalRows(rows[1], false),
-                            LocalRows(rows[2], true),
-                            LocalRows(rows[3], true),
-                            LocalRows(rows[4], true)};
-  for_each_task(work, work.key_heads.size(),
-                work.pairs(work.heads.size()) * static_cast<double>(2 * (work.depth + work.width)),
-                [&](std::int64_t task, Interval tiles) { pass.run(task, tiles); });
+                            LocalRows(x.q, work.order, true),
+                            LocalRows(x.k, work.order, true),
+                            LocalRows(x.v, work.order, true),
+                            LocalRows(rows[0], work.order, false),
+                            LocalRows(rows[1], work.order, false),
+                            LocalRows(rows[2], work.order, true),
+                            LocalRows(rows[3], work.order, true),
+                            LocalRows(rows[4], work.order, true)};
+  work.for_each_task(
+      work.key_heads,
+      work.pairs(work.heads.size()) * static_cast<double>(2 * (work.depth + work.width)),
+      [&](const LocalWork::Task& task) { pass.run(task); });
 }
 
 void zero(const Piece& piece) {
@@ -234,9 +349,9 @@ void local_attention_query_grad(const LocalOperands& x,
       rows_like("the gradient of the queries", dq, x.q, work.depth, dtype),
       rows_like("delta", delta, x.q, 0, work.compute)};
   if (dbias.data != nullptr &&
-      (!(dbias.shape == x.bias.view.shape) || dbias.dtype != work.compute || !dbias.is_dense())) {
+      (!(dbias.shape == x.bias.view.shape) || dbias.dtype != work.compute)) {
     throw ShapeError(str("local_attention: the gradient of the bias, ", name(dbias.dtype), " ",
-                         dbias.shape, ", is not dense ", name(work.compute), " ", x.bias.view.shape,
+                         dbias.shape, ", is not ", name(work.compute), " ", x.bias.view.shape,
                          "."));
   }
   if (work.empty || dry_run()) return;

@@ -104,7 +104,7 @@ Interval LocalRule::queries_needed(Interval in) const {
 
 bool LocalRule::uneven() const {
   if (blocks != 0) return circular == 0 && (shift != 0 || size % extent != 0);
-  return causal != 0 && (circular == 0 || stride > 1);
+  return causal != 0 && extent > 1 && (circular == 0 || stride > 1);
 }
 
 }  // namespace tessera::kernels

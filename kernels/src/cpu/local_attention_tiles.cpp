@@ -1,6 +1,7 @@
 #include "cpu/local_attention_tiles.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cpu/batch_gemm.hpp"
 
@@ -8,8 +9,11 @@ namespace tessera::kernels::cpu {
 
 namespace {
 
-/// Packed rows of a tile that stay in the cache of a core.
-constexpr double kPackedBytes = 512 << 10;
+/// Packed keys and values of a tile, of one head and of all: they stay in the cache of a core.
+constexpr double kHeadBytes = 256 << 10;
+constexpr double kPackedBytes = 1 << 20;
+/// Own rows of a tile along the outer axes.
+constexpr std::int64_t kMostRows[] = {1, 32, 8};
 
 void check_rows(const char* what, const Piece& piece, int dims) {
   if (on_cuda(piece.view)) {
@@ -23,55 +27,62 @@ void check_rows(const char* what, const Piece& piece, int dims) {
   }
 }
 
-/// Own coordinates per segment.
-std::int64_t segment_length(const LocalOptions& options, int dims, double row_bytes) {
-  std::int64_t length = dims == 1 ? 256 : dims == 2 ? 16 : 8;
-  const auto bytes = [&] {
-    double rows = row_bytes;
-    for (int d = 0; d < dims; ++d) {
-      const LocalRule& rule = options.rules[static_cast<std::size_t>(d)];
-      rows *= static_cast<double>(rule.extent + (rule.blocks != 0 ? 0 : length - 1));
-    }
-    return rows;
+/// Lanes run along the innermost dimension, or another one that fills them better. Global sizes
+/// alone decide, so that sums have one order for every cut.
+AxisOrder axis_order(const LocalOptions& options, int dims) {
+  const auto length = [&](int d) {
+    const LocalRule& rule = options.rules[static_cast<std::size_t>(d)];
+    return std::min<std::int64_t>(rule.size / rule.dilation, 16);
   };
-  while (length > 4 && bytes() > kPackedBytes) length /= 2;
-  return length;
+  int lanes = dims - 1;
+  for (int d = dims - 2; d >= 0; --d)
+    if (length(d) > length(lanes)) lanes = d;
+  AxisOrder order{-1, -1, lanes};
+  for (int d = dims - 1, axis = 1; d >= 0; --d)
+    if (d != lanes) order[static_cast<std::size_t>(axis--)] = d;
+  return order;
 }
 
-LocalAxis make_axis(const LocalRule& rule, Interval own, bool by_key, std::int64_t length) {
+LocalAxis make_axis(
+    const LocalRule& rule, Interval own, bool by_key, std::int64_t length, bool lanes) {
   LocalAxis axis;
   axis.step = rule.dilation;
+  std::vector<LocalRun> reads;
+  const auto close = [&](std::int64_t end) {
+    if (reads.empty()) return;
+    const auto count = static_cast<std::int64_t>(reads.size());
+    LocalAxis::Segment s{
+        end - count * axis.step, count, reads[0].first, 0, axis.runs.size(), rule.extent, 0, false};
+    std::int64_t last = reads[0].first, farthest = -rule.extent;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const LocalRun& r = reads[static_cast<std::size_t>(i)];
+      const std::int64_t distance = (r.first - s.first) / axis.step - i;
+      s.hull = std::min(s.hull, r.first);
+      s.nearest = std::min(s.nearest, distance);
+      last = std::max(last, r.first + (r.count - 1) * axis.step);
+      farthest = std::max(farthest, distance + r.count);
+      axis.most = std::max(axis.most, r.count);
+    }
+    s.hull_count = (last - s.hull) / axis.step + 1;
+    s.distances = farthest - s.nearest;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const LocalRun& r = reads[static_cast<std::size_t>(i)];
+      const std::int64_t distance = (r.first - s.first) / axis.step - i;
+      s.masked |= distance != s.nearest || r.count != s.distances;
+      axis.runs.push_back({(r.first - s.hull) / axis.step, r.count, distance + rule.extent - 1});
+    }
+    if (lanes) axis.most = std::max(axis.most, s.distances);
+    axis.most_hull = std::max(axis.most_hull, s.hull_count);
+    axis.most_own = std::max(axis.most_own, count);
+    axis.segments.push_back(s);
+    reads.clear();
+  };
   for (std::int64_t residue = 0; residue < rule.dilation; ++residue) {
-    std::vector<LocalRun> reads;
-    const std::int64_t skip = (residue - own.lo) % rule.dilation;
-    const std::int64_t first = own.lo + (skip < 0 ? skip + rule.dilation : skip);
-    const auto close = [&](std::int64_t end) {
-      if (reads.empty()) return;
-      LocalAxis::Segment s{end - static_cast<std::int64_t>(reads.size()) * rule.dilation,
-                           static_cast<std::int64_t>(reads.size()), reads[0].first, 0,
-                           axis.runs.size()};
-      std::int64_t last = reads[0].first;
-      for (const LocalRun& r : reads) {
-        s.hull = std::min(s.hull, r.first);
-        last = std::max(last, r.first + (r.count - 1) * rule.dilation);
-      }
-      s.hull_count = (last - s.hull) / rule.dilation + 1;
-      for (std::size_t i = 0; i < reads.size(); ++i) {
-        const std::int64_t x = s.first + static_cast<std::int64_t>(i) * rule.dilation;
-        axis.runs.push_back({(reads[i].first - s.hull) / rule.dilation, reads[i].count,
-                             (reads[i].first - x) / rule.dilation + rule.extent - 1});
-        axis.most = std::max(axis.most, reads[i].count);
-      }
-      axis.most_own = std::max(axis.most_own, s.count);
-      axis.most_hull = std::max(axis.most_hull, s.hull_count);
-      axis.segments.push_back(s);
-      reads.clear();
-    };
-    std::int64_t x = first;
-    for (; x < own.hi; x += rule.dilation) {
+    std::int64_t x = own.lo + (residue - own.lo % rule.dilation + rule.dilation) % rule.dilation;
+    for (; x < own.hi; x += axis.step) {
       const LocalRun run = by_key ? rule.queries(x) : rule.keys(x);
       const bool other_block =
-          rule.blocks != 0 && !reads.empty() && reads.back().first != run.first;
+          rule.blocks != 0 && !lanes && !reads.empty() && reads.back().first != run.first;
       if (other_block || static_cast<std::int64_t>(reads.size()) == length) close(x);
       reads.push_back(run);
     }
@@ -81,22 +92,6 @@ LocalAxis make_axis(const LocalRule& rule, Interval own, bool by_key, std::int64
 }
 
 }  // namespace
-
-LocalRows::LocalRows(const Piece& piece, bool channels) : view_(piece.view) {
-  const int dims = view_.dims() - (channels ? 3 : 2);
-  sample_ = view_.strides[0];
-  for (int d = 0; d < dims; ++d) {
-    steps_[static_cast<std::size_t>(3 - dims + d)] = view_.strides[d + 1];
-    origin_ -= piece.box.lo[d + 1] * view_.strides[d + 1];
-  }
-  head_ = view_.strides[dims + 1];
-  origin_ -= piece.box.lo[dims + 1] * head_;
-  size_ = static_cast<std::int64_t>(size_of(view_.dtype));
-  if (channels) {
-    width_ = view_.shape[dims + 2];
-    if (width_ > 1) step_ = view_.strides[dims + 2];
-  }
-}
 
 LocalWork::LocalWork(const LocalOperands& x, const LocalOptions& o, bool by_key)
     : dims(x.q.view.dims() - 3), options(o), bias(&x.bias) {
@@ -138,24 +133,43 @@ LocalWork::LocalWork(const LocalOperands& x, const LocalOptions& o, bool by_key)
   }
   const Piece& own = by_key ? x.k : x.q;
   const Piece& other = by_key ? x.q : x.k;
+  order = axis_order(options, dims);
   empty = own.view.empty() || heads.empty();
   if (empty) return;
-  const double row_bytes =
-      static_cast<double>(depth + width) * static_cast<double>(size_of(compute));
-  const std::int64_t length = segment_length(options, dims, row_bytes);
-  axes.fill({1, 1, 1, 1, {{0, 1, 0, 1, 0}}, {{}}});
-  for (int d = 0; d < dims; ++d) {
+
+  const auto row_bytes =
+      static_cast<double>((depth + width) * static_cast<std::int64_t>(size_of(compute)));
+  std::int64_t rows = kMostRows[dims - 1];
+  for (std::size_t axis = 3; axis-- > 0;) {
+    const int d = order[axis];
+    if (d < 0) {
+      axes[axis].segments = {{0, 1, 0, 1, 0, 0, 1, false}};
+      axes[axis].runs = {{}};
+      continue;
+    }
     const LocalRule& rule = options.rules[static_cast<std::size_t>(d)];
-    LocalAxis& axis = axes[static_cast<std::size_t>(3 - dims + d)];
-    axis = make_axis(rule, own.box[d + 1], by_key, length);
-    table[static_cast<std::size_t>(3 - dims + d)] = 2 * rule.extent - 1;
-    for (const LocalAxis::Segment& s : axis.segments) {
-      const Interval reads{s.hull, s.hull + (s.hull_count - 1) * axis.step + 1};
+    table[axis] = 2 * rule.extent - 1;
+    if (axis == 2) {
+      axes[2] = make_axis(rule, own.box[d + 1], by_key, lanes(), true);
+      const auto packed = [&] {
+        double bytes = row_bytes * static_cast<double>(most_places());
+        for (const int outer : {order[0], order[1]}) {
+          if (outer < 0) continue;
+          const LocalRule& r = options.rules[static_cast<std::size_t>(outer)];
+          bytes *= static_cast<double>(r.extent + (r.blocks != 0 ? 0 : rows - 1));
+        }
+        return bytes;
+      };
+      while (rows > 4 && packed() > kHeadBytes) rows /= 2;
+    } else {
+      axes[axis] = make_axis(rule, own.box[d + 1], by_key, rows, false);
+    }
+    for (const LocalAxis::Segment& s : axes[axis].segments) {
+      const Interval reads{s.hull, s.hull + (s.hull_count - 1) * axes[axis].step + 1};
       if (other.box[d + 1].contains(reads)) continue;
       throw ShapeError(str("local_attention: ", by_key ? "queries " : "keys ", other.box,
                            " lack some of [", reads.lo, ", ", reads.hi, ") of domain dimension ", d,
-                           ", which [", s.first, ", ", s.first + (s.count - 1) * axis.step + 1,
-                           ") reads."));
+                           ", which coordinates from ", s.first, " on read."));
     }
   }
   if (!has_bias()) return;
@@ -170,6 +184,12 @@ LocalWork::LocalWork(const LocalOperands& x, const LocalOptions& o, bool by_key)
   }
 }
 
+std::int64_t LocalWork::block_heads() const {
+  const double head = static_cast<double>(hull_rows() * most_places() * (depth + width)) *
+                      static_cast<double>(size_of(compute));
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(kPackedBytes / std::max(head, 1.0)));
+}
+
 double LocalWork::pairs(std::int64_t own_heads) const {
   double count = static_cast<double>(samples * own_heads);
   for (const LocalAxis& axis : axes) {
@@ -180,31 +200,129 @@ double LocalWork::pairs(std::int64_t own_heads) const {
   return count;
 }
 
+namespace {
+
+/// f(element of the table, offset in elements in `view`) for one head of a table of biases.
+template <class F>
+void for_each_bias(const LocalWork& work, const View& view, std::int64_t head, const F& f) {
+  Place steps{};
+  for (std::size_t axis = 0; axis < 3; ++axis)
+    if (work.order[axis] >= 0) steps[axis] = view.strides[work.order[axis] + 1];
+  std::int64_t element = 0;
+  for (std::int64_t a = 0; a < work.table[0]; ++a) {
+    for (std::int64_t b = 0; b < work.table[1]; ++b) {
+      for (std::int64_t c = 0; c < work.table[2]; ++c, ++element)
+        f(element, (head - work.bias->box.lo[0]) * view.strides[0] + a * steps[0] + b * steps[1] +
+                       c * steps[2]);
+    }
+  }
+}
+
+}  // namespace
+
 template <class T>
 void LocalWork::read_bias(std::int64_t head, bool flipped, T* table_of_head) const {
   const View& view = bias->view;
-  Place steps{};
-  for (int d = 0; d < dims; ++d)
-    steps[static_cast<std::size_t>(3 - dims + d)] = view.strides[d + 1];
-  const std::int64_t origin = (head - bias->box.lo[0]) * view.strides[0];
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-  for (std::int64_t a = 0; a < table[0]; ++a) {
-    for (std::int64_t b = 0; b < table[1]; ++b) {
-      load(view.as<char>() + (origin + a * steps[0] + b * steps[1]) * size, view.dtype, steps[2],
-           table[2], table_of_head + (a * table[1] + b) * table[2]);
-    }
-  }
+  for_each_bias(*this, view, head, [&](std::int64_t element, std::int64_t offset) {
+    load(view.as<char>() + offset * size, view.dtype, 1, 1, table_of_head + element);
+  });
   if (flipped) std::reverse(table_of_head, table_of_head + table_size());
 }
-template void LocalWork::read_bias<float>(std::int64_t, bool, float*) const;
-template void LocalWork::read_bias<double>(std::int64_t, bool, double*) const;
 
-LocalTile::LocalTile(const LocalWork& work, std::int64_t number) {
-  for (std::size_t d = 3; d-- > 0;) {
-    const auto count = static_cast<std::int64_t>(work.axes[d].segments.size());
-    segments[d] = &work.axes[d].segments[static_cast<std::size_t>(number % count)];
-    hull[d] = segments[d]->hull_count;
+template <class T>
+void LocalWork::add_bias_gradient(std::int64_t head,
+                                  const T* table_of_head,
+                                  const View& dbias) const {
+  for_each_bias(*this, dbias, head, [&](std::int64_t element, std::int64_t offset) {
+    dbias.as<T>()[offset] += table_of_head[element];
+  });
+}
+
+LocalTile::LocalTile(const LocalWork& work, std::int64_t number) : work_(&work) {
+  for (std::size_t axis = 3; axis-- > 0;) {
+    const auto count = static_cast<std::int64_t>(work.axes[axis].segments.size());
+    segments_[axis] = &work.axes[axis].segments[static_cast<std::size_t>(number % count)];
     number /= count;
+  }
+}
+
+template <class T>
+void LocalTile::make_mask(T* mask) const {
+  const LocalAxis::Segment& s = *segments_[2];
+  std::fill_n(mask, distances() * kVectorLanes<T>, T(0));
+  for (std::int64_t i = 0; i < s.count; ++i) {
+    const LocalAxis::Run& run = work_->axes[2].runs[s.run + static_cast<std::size_t>(i)];
+    const std::int64_t first = run.bias - bias_offset();
+    for (std::int64_t t = 0; t < s.distances; ++t) {
+      if (t < first || t >= first + run.count)
+        mask[t * kVectorLanes<T> + i] = -std::numeric_limits<T>::infinity();
+    }
+  }
+}
+
+template <class T>
+void LocalTile::pack(const LocalRows& rows, std::int64_t n, Interval heads, T scale, T* dst) const {
+  const LocalAxis::Segment& lane = *segments_[2];
+  const std::int64_t channels = rows.width(), stride = places();
+  const std::int64_t before = (lane.hull - lane.first) / work_->axes[2].step - lane.nearest;
+  const std::int64_t inner = segments_[1]->hull_count;
+  const std::int64_t count = segments_[0]->hull_count * inner;
+  const auto offset = [&](std::int64_t row) {
+    return rows.at(n,
+                   {segments_[0]->hull + row / inner * work_->axes[0].step,
+                    segments_[1]->hull + row % inner * work_->axes[1].step, lane.hull},
+                   heads.lo);
+  };
+  for (std::int64_t row = 0; row < count; ++row) {
+    if (row + 1 < count)
+      rows.touch(offset(row + 1), lane_step(rows), lane.hull_count, heads.size());
+    for (std::int64_t h = 0; h < heads.size(); ++h) {
+      T* const to = dst + (h * work_->hull_rows() + row) * channels * stride;
+      rows.read_columns(offset(row) + h * rows.head_step(), lane_step(rows),
+                        {before, before + lane.hull_count}, stride, scale, to, stride);
+    }
+  }
+}
+
+void LocalTile::find_rows(std::vector<OwnRows>& rows) const {
+  const std::int64_t groups = (segments_[1]->count + kOwnRows - 1) / kOwnRows;
+  rows.resize(static_cast<std::size_t>(segments_[0]->count * groups));
+  std::size_t number = 0;
+  for (std::int64_t a = 0; a < segments_[0]->count; ++a)
+    for (std::int64_t b = 0; b < segments_[1]->count; b += kOwnRows) find(a, b, rows[number++]);
+}
+
+void LocalTile::find(std::int64_t a, std::int64_t b, OwnRows& own) const {
+  const auto run_of = [&](std::size_t axis, std::int64_t i) -> const LocalAxis::Run& {
+    return work_->axes[axis].runs[segments_[axis]->run + static_cast<std::size_t>(i)];
+  };
+  own.count = static_cast<int>(std::min<std::int64_t>(kOwnRows, segments_[1]->count - b));
+  own.rows.clear();
+  const LocalAxis::Run& outer = run_of(0, a);
+  std::int64_t lo = run_of(1, b).start, hi = lo;
+  for (int o = 0; o < own.count; ++o) {
+    const LocalAxis::Run& inner = run_of(1, b + o);
+    own.at[o] = {segments_[0]->first + a * work_->axes[0].step,
+                 segments_[1]->first + (b + o) * work_->axes[1].step, segments_[2]->first};
+    own.reads[o] = outer.count * inner.count;
+    lo = std::min(lo, inner.start);
+    hi = std::max(hi, inner.start + inner.count);
+  }
+  for (std::int64_t i = 0; i < outer.count; ++i) {
+    for (std::int64_t j = lo; j < hi; ++j) {
+      OwnRows::Row row{(outer.start + i) * segments_[1]->hull_count + j, 0, 0, {}, {}};
+      for (int o = 0; o < own.count; ++o) {
+        const LocalAxis::Run& inner = run_of(1, b + o);
+        const std::int64_t at = j - inner.start;
+        if (at < 0 || at >= inner.count) continue;
+        if (row.count == 0) row.first = o;
+        ++row.count;
+        row.place[o] = i * inner.count + at;
+        row.bias[o] = ((outer.bias + i) * work_->table[1] + inner.bias + at) * work_->table[2];
+      }
+      if (row.count > 0) own.rows.push_back(row);
+    }
   }
 }
 
@@ -227,157 +345,11 @@ Piece rows_like(
   return piece;
 }
 
-namespace {
-
-/// Lanes l of a (bit `kHalf` of l clear) and b (set), each plus that of l ^ kHalf.
-template <class T, int kHalf, int... kLane>
-typename Simd<T>::Type halved(typename Simd<T>::Type a,
-                              typename Simd<T>::Type b,
-                              std::integer_sequence<int, kLane...>) {
-  constexpr int kLanes = kVectorLanes<T>;
-  const auto own =
-      __builtin_shufflevector(a, b, ((kLane & kHalf) == 0 ? kLane : kLanes + kLane)...);
-  const auto other = __builtin_shufflevector(
-      a, b, ((kLane & kHalf) == 0 ? (kLane ^ kHalf) : kLanes + (kLane ^ kHalf))...);
-  return own + other;
-}
-
-/// Lane l of sums<T, 1, 0, n>(f): the sum of the lanes of vector f(l % n), always in one order.
-template <class T, int kHalf, int kVector, int kCount, class F>
-typename Simd<T>::Type sums(const F& f) {
-  constexpr int kLanes = kVectorLanes<T>;
-  if constexpr (kHalf == kLanes) {
-    return f(kVector);
-  } else {
-    const auto a = sums<T, 2 * kHalf, kVector, kCount>(f);
-    const auto lanes = std::make_integer_sequence<int, kLanes>{};
-    if constexpr (kHalf < kCount) {
-      return halved<T, kHalf>(a, sums<T, 2 * kHalf, kVector + kHalf, kCount>(f), lanes);
-    } else {
-      return halved<T, kHalf>(a, a, lanes);
-    }
-  }
-}
-
-/// The products of kCount rows with x, then those of what is left in ever smaller blocks.
-template <class T, int kVectors, bool kAdd, int kCount>
-void dot_blocks(const typename Simd<T>::Type* x,
-                const T* rows,
-                const std::int64_t* offsets,
-                std::int64_t count,
-                T* s) {
-  using S = Simd<T>;
-  std::int64_t j = 0;
-  for (; j + kCount <= count; j += kCount) {
-    auto v = sums<T, 1, 0, kCount>([&](int i) {
-      const T* const row = rows + offsets[j + i];
-      auto sum = x[0] * S::load(row);
-      for (int w = 1; w < kVectors; ++w) sum += x[w] * S::load(row + w * kVectorLanes<T>);
-      return sum;
-    });
-    if constexpr (kCount == kVectorLanes<T>) {
-      if constexpr (kAdd) v += S::load(s + j);
-      S::store(s + j, v);
-    } else {
-      if constexpr (kAdd) v += S::load_first(s + j, kCount);
-      S::store_first(s + j, v, kCount);
-    }
-  }
-  if constexpr (kCount > 1) {
-    if (j < count)
-      dot_blocks<T, kVectors, kAdd, kCount / 2>(x, rows, offsets + j, count - j, s + j);
-  }
-}
-
-template <class T, int kVectors, bool kAdd>
-void dots(const T* x, const T* rows, const std::int64_t* offsets, std::int64_t count, T* s) {
-  typename Simd<T>::Type vectors[kVectors];
-  for (int w = 0; w < kVectors; ++w) vectors[w] = Simd<T>::load(x + w * kVectorLanes<T>);
-  dot_blocks<T, kVectors, kAdd, kVectorLanes<T>>(vectors, rows, offsets, count, s);
-}
-
-template <class T, int kVectors>
-void weighted_sum(const T* p,
-                  const T* rows,
-                  const std::int64_t* offsets,
-                  std::int64_t count,
-                  bool accumulate,
-                  T* y) {
-  using S = Simd<T>;
-  using Vector = typename S::Type;
-  // Enough sums at a time to cover the latency of a multiply-add.
-  constexpr int kChains = kVectors >= 4 ? 2 : kVectors >= 2 ? 4 : 8;
-  constexpr int kLane = kVectorLanes<T>;
-  Vector sum[kChains][kVectors] = {};
-  std::int64_t j = 0;
-  for (; j + kChains <= count; j += kChains) {
-    for (int c = 0; c < kChains; ++c) {
-      const T* const row = rows + offsets[j + c];
-      const Vector factor = Vector{} + p[j + c];
-      for (int w = 0; w < kVectors; ++w) sum[c][w] += factor * S::load(row + w * kLane);
-    }
-  }
-  for (int c = 0; c < kChains - 1; ++c) {
-    if (j + c >= count) break;
-    const T* const row = rows + offsets[j + c];
-    const Vector factor = Vector{} + p[j + c];
-    for (int w = 0; w < kVectors; ++w) sum[c][w] += factor * S::load(row + w * kLane);
-  }
-  for (int w = 0; w < kVectors; ++w) {
-    Vector total = sum[0][w];
-    for (int c = 1; c < kChains; ++c) total += sum[c][w];
-    if (accumulate) total += S::load(y + w * kLane);
-    S::store(y + w * kLane, total);
-  }
-}
-
-/// f(first channel, std::integral_constant<int, registers>) for blocks of up to four registers.
-template <class T, class F>
-void for_channel_blocks(std::int64_t stride, const F& f) {
-  constexpr std::int64_t kLane = kVectorLanes<T>;
-  for (std::int64_t c = 0; c < stride; c += 4 * kLane) {
-    with_rows<4>(static_cast<int>(std::min<std::int64_t>(4, (stride - c) / kLane)),
-                 [&](auto vectors) { f(c, vectors); });
-  }
-}
-
-}  // namespace
-
-template <class T>
-void window_dots(const T* x,
-                 std::int64_t stride,
-                 const T* rows,
-                 const std::int64_t* offsets,
-                 std::int64_t count,
-                 T* s) {
-  for_channel_blocks<T>(stride, [&](std::int64_t c, auto vectors) {
-    constexpr int kVectors = decltype(vectors)::value;
-    if (c == 0) {
-      dots<T, kVectors, false>(x, rows, offsets, count, s);
-    } else {
-      dots<T, kVectors, true>(x + c, rows + c, offsets, count, s);
-    }
-  });
-}
-
-template <class T>
-void window_sum(const T* p,
-                std::int64_t stride,
-                const T* rows,
-                const std::int64_t* offsets,
-                std::int64_t count,
-                bool accumulate,
-                T* y) {
-  for_channel_blocks<T>(stride, [&](std::int64_t c, auto vectors) {
-    weighted_sum<T, decltype(vectors)::value>(p, rows + c, offsets, count, accumulate, y + c);
-  });
-}
-
-#define TESSERA_INSTANTIATE(T)                                                                     \
-  template void window_dots<T>(const T*, std::int64_t, const T*, const std::int64_t*,              \
-                               std::int64_t, T*);                                                  \
-  template void window_sum<T>(const T*, std::int64_t, const T*, const std::int64_t*, std::int64_t, \
-                              bool, T*);
+#define TESSERA_INSTANTIATE(T)                                                              \
+  template void LocalWork::read_bias<T>(std::int64_t, bool, T*) const;                      \
+  template void LocalWork::add_bias_gradient<T>(std::int64_t, const T*, const View&) const; \
+  template void LocalTile::make_mask<T>(T*) const;                                          \
+  template void LocalTile::pack<T>(const LocalRows&, std::int64_t, Interval, T, T*) const;
 TESSERA_INSTANTIATE(float)
 TESSERA_INSTANTIATE(double)
 #undef TESSERA_INSTANTIATE

@@ -3,55 +3,72 @@
 #include <array>
 #include <cstdint>
 #include <tessera/kernels/local_attention.hpp>
-#include <utility>
 #include <vector>
 
 #include "cpu/attention_tiles.hpp"
 
-// What forward and gradients of local attention share. A task takes tiles of "own" tokens (queries,
-// or keys where their gradients are wanted) and packs the "other" tokens that a tile reads, once
-// and densely. Then each own token is worked on alone: products with the rows of its window,
-// vectorised over channels, and sums of those rows.
+// What forward and gradients of local attention share.
+//
+// "Own" tokens are the queries, or the keys where their gradients are wanted; "others" are what
+// they read. A register holds neighbouring own tokens along one dimension, the lanes. Seen from
+// lane i, the other token at distance t lies at i + t: with the others of a tile packed channel by
+// channel, [row][channel][place], the products of all lanes with their neighbours at one distance
+// are a multiply-add with an unaligned load. Nothing is summed across lanes, and lanes whose window
+// ends earlier than that of others (at the ends of the domain and of blocks) are masked.
 
 namespace tessera::kernels::cpu {
 
+/// Coordinates, strides or sizes along three axes: the lanes come last, missing ones first.
 using Place = std::array<std::int64_t, 3>;
+/// The domain dimension of each axis; -1: none.
+using AxisOrder = std::array<int, 3>;
 
 /// A piece [N, domain..., heads(, channels)] addressed by local sample, virtual domain coordinates
 /// and global head.
 class LocalRows {
  public:
-  LocalRows() = default;
-  LocalRows(const Piece& piece, bool channels);
+  LocalRows(const Piece& piece, const AxisOrder& order, bool channels);
 
   /// Elements from the start of the view.
   std::int64_t at(std::int64_t n, const Place& x, std::int64_t head) const {
-    std::int64_t offset = origin_ + n * sample_ + head * head_;
-    for (std::size_t d = 0; d < 3; ++d) offset += x[d] * steps_[d];
-    return offset;
+    return origin_ + n * sample_ + head * head_ + x[0] * along_[0] + x[1] * along_[1] +
+           x[2] * along_[2];
   }
-  std::int64_t along(std::size_t d) const { return steps_[d]; }
+  std::int64_t along(std::size_t axis) const { return along_[axis]; }
+  std::int64_t head_step() const { return head_; }
   std::int64_t width() const { return width_; }
 
-  /// The row at `offset` times `scale`, zeros behind it up to `stride`.
+  /// dst[c * stride + i] = scale * channel c of the token at `offset + (i - valid.lo) * step`, or 0
+  /// for i outside `valid`; i < places.
   template <class T>
-  void read(std::int64_t offset, std::int64_t stride, T scale, T* row) const {
-    using S = Simd<T>;
-    constexpr std::int64_t kLane = kVectorLanes<T>;
-    if (view_.dtype == kType<T> && step_ == 1) {
-      const T* const from = view_.as<T>() + offset;
-      std::int64_t c = 0;
-      for (; c + kLane <= width_; c += kLane) S::store(row + c, S::load(from + c) * scale);
-      if (c < width_)
-        S::store(row + c, S::load_first(from + c, static_cast<int>(width_ - c)) * scale);
-      return;
+  void read_columns(std::int64_t offset,
+                    std::int64_t step,
+                    Interval valid,
+                    std::int64_t places,
+                    T scale,
+                    T* dst,
+                    std::int64_t stride) const;
+  /// Asks for `count` tokens' rows of `heads` neighbouring heads. Those of one head lie too far
+  /// apart for the processor to foresee.
+  void touch(std::int64_t offset, std::int64_t step, std::int64_t count, std::int64_t heads) const {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const char* const row = view_.as<char>() + (offset + i * step) * size_;
+      for (std::int64_t b = 0; b < heads * head_ * size_; b += 64)
+        __builtin_prefetch(row + b, 0, 2);
     }
+  }
+  /// The reverse, for count <= lanes and a stride of that many.
+  template <class T>
+  void write_columns(std::int64_t offset,
+                     std::int64_t step,
+                     std::int64_t count,
+                     const T* src) const;
+  template <class T>
+  void read_row(std::int64_t offset, T* row) const {
     load(view_.as<char>() + offset * size_, view_.dtype, step_, width_, row);
-    for (std::int64_t c = 0; c < width_; ++c) row[c] *= scale;
-    std::fill(row + width_, row + stride, T(0));
   }
   template <class T>
-  void write(std::int64_t offset, const T* row) const {
+  void write_row(std::int64_t offset, const T* row) const {
     store(row, width_, view_.as<char>() + offset * size_, view_.dtype, step_);
   }
   template <class T>
@@ -61,7 +78,9 @@ class LocalRows {
 
  private:
   template <class T>
-  static constexpr DType kType = sizeof(T) == 8 ? DType::kFloat64 : DType::kFloat32;
+  bool in_place() const {
+    return step_ == 1 && view_.dtype == (sizeof(T) == 8 ? DType::kFloat64 : DType::kFloat32);
+  }
 
   View view_;
   std::int64_t origin_ = 0;
@@ -70,22 +89,25 @@ class LocalRows {
   std::int64_t step_ = 1;
   std::int64_t width_ = 1;
   std::int64_t size_ = 1;
-  Place steps_{};
+  Place along_{};
 };
 
-/// One dimension: the own coordinates of a part in segments, and what each of them reads.
+/// One axis: the own coordinates of a part in segments, and what each of them reads.
 struct LocalAxis {
   /// Own coordinates first, first + step, ... read others inside hull, hull + step, ...
   struct Segment {
     std::int64_t first, count, hull, hull_count;
     std::size_t run;  ///< of its first coordinate
+    /// Lanes: distances to others are nearest, ..., nearest + distances - 1, in steps.
+    std::int64_t nearest, distances;
+    bool masked;  ///< some lane does not read all of them
   };
   /// Others `start`, start + 1, ... of the hull, and the place of the first in the table of biases.
   struct Run {
     std::int64_t start = 0, count = 1, bias = 0;
   };
   std::int64_t step = 1;
-  std::int64_t most = 1;       ///< others of one own coordinate
+  std::int64_t most = 1;       ///< others of one own coordinate (lanes: distances)
   std::int64_t most_hull = 1;  ///< of one segment
   std::int64_t most_own = 1;
   std::vector<Segment> segments;
@@ -94,7 +116,7 @@ struct LocalAxis {
 
 /// What a call works on.
 struct LocalWork {
-  /// Own tokens are those in the box of `own`; `by_key`: own are keys. Throws ShapeError,
+  /// Own tokens are those in the box of x.k if `by_key`, else of x.q. Throws ShapeError,
   /// DTypeError, DeviceError.
   LocalWork(const LocalOperands& x, const LocalOptions& options, bool by_key);
 
@@ -102,11 +124,12 @@ struct LocalWork {
   DType compute;
   bool empty;
   LocalOptions options;
-  std::int64_t samples, depth, width;          ///< N, D, D_v
-  Interval heads, key_heads;                   ///< global, of this part
-  std::int64_t group;                          ///< query heads per key head
-  std::array<LocalAxis, 3> axes;               ///< missing leading dimensions have size 1
-  std::array<std::int64_t, 3> table{1, 1, 1};  ///< of the bias: 2 extent - 1
+  AxisOrder order;
+  std::int64_t samples, depth, width;  ///< N, D, D_v
+  Interval heads, key_heads;           ///< global, of this part
+  std::int64_t group;                  ///< query heads per key head
+  std::array<LocalAxis, 3> axes;
+  Place table{1, 1, 1};  ///< of the bias: 2 extent - 1
   const Piece* bias;
 
   std::int64_t tiles() const {
@@ -114,228 +137,164 @@ struct LocalWork {
     for (const LocalAxis& a : axes) count *= static_cast<std::int64_t>(a.segments.size());
     return count;
   }
-  std::int64_t hull_rows() const {
-    return axes[0].most_hull * axes[1].most_hull * axes[2].most_hull;
+  /// Places per channel and row of packed others.
+  std::int64_t most_places() const { return lanes() + axes[2].most - 1; }
+  std::int64_t lanes() const {
+    return compute == DType::kFloat64 ? kVectorLanes<double> : kVectorLanes<float>;
   }
-  std::int64_t own_rows() const { return axes[0].most_own * axes[1].most_own * axes[2].most_own; }
+  std::int64_t hull_rows() const { return axes[0].most_hull * axes[1].most_hull; }
+  /// Query heads that are packed together.
+  std::int64_t block_heads() const;
+  /// f(block) for the blocks of the query heads in `range`. A block holds whole groups of a key
+  /// head, or a part of one.
+  template <class F>
+  void for_each_block(Interval range, const F& f) const {
+    const std::int64_t most = block_heads();
+    for (std::int64_t head = range.lo; head < range.hi;) {
+      const std::int64_t group_end = (head / group + 1) * group;
+      const std::int64_t end =
+          std::min(range.hi, most >= group ? std::max(group_end, (head + most) / group * group)
+                                           : std::min(group_end, head + most));
+      f(Interval{head, end});
+      head = end;
+    }
+  }
+  std::int64_t own_rows() const { return axes[0].most_own * axes[1].most_own; }
   std::int64_t window() const { return axes[0].most * axes[1].most * axes[2].most; }
   std::int64_t table_size() const { return table[0] * table[1] * table[2]; }
   bool has_bias() const { return bias->view.data != nullptr; }
   /// Multiply-adds of one product with each pair.
   double pairs(std::int64_t own_heads) const;
 
-  /// Tiles per task: what a task sums up on its own follows from the shape alone.
-  std::int64_t tiles_per_task() const { return std::max<std::int64_t>(1, (tiles() + 63) / 64); }
-  std::int64_t tasks_per_head() const {
+  /// What one task works on: tiles one after the other, of each all heads, whose rows are
+  /// neighbours in memory.
+  struct Task {
+    std::int64_t number, sample;
+    Interval tiles, heads;  ///< global heads
+  };
+  /// f(task) for the own heads in `range`, on threads; `products` multiply-adds in all. Tasks
+  /// follow from the shape alone, and so do the sums that each makes on its own.
+  template <class F>
+  void for_each_task(Interval range, double products, const F& f) const {
+    const std::int64_t length = tiles_per_task(), parts = parts_per_sample();
+    const std::int64_t groups = head_groups(range.size());
+    const std::int64_t count = tasks(range.size());
+    for_each_tile(count, tile_threads(count, products), [&](std::int64_t task) {
+      const std::int64_t first = task / groups % parts * length;
+      const std::int64_t head = range.lo + task % groups;
+      f(Task{task,
+             task / groups / parts,
+             {first, std::min(tiles(), first + length)},
+             groups == 1 ? range : Interval{head, head + 1}});
+    });
+  }
+  std::int64_t tasks(std::int64_t own_heads) const {
+    return samples * parts_per_sample() * head_groups(own_heads);
+  }
+  std::int64_t tiles_per_task() const { return (tiles() + 63) / 64; }
+  std::int64_t parts_per_sample() const {
     return (tiles() + tiles_per_task() - 1) / tiles_per_task();
   }
+  /// Few tiles: a task for each head.
+  std::int64_t head_groups(std::int64_t own_heads) const {
+    return samples * parts_per_sample() < 16 ? own_heads : 1;
+  }
 
-  /// The biases of one query head, row by row; `flipped`: back to front.
+  /// The biases of one query head in the order of the axes; `flipped`: back to front.
   template <class T>
   void read_bias(std::int64_t head, bool flipped, T* table_of_head) const;
+  /// Adds such a table (not flipped) to one head of `dbias`, which lies like the bias.
+  template <class T>
+  void add_bias_gradient(std::int64_t head, const T* table_of_head, const View& dbias) const;
+};
+
+/// Own rows that are worked on together: a load of others, which mostly crosses cache lines, then
+/// serves as many multiply-adds.
+inline constexpr int kOwnRows = 4;
+
+/// Neighbouring rows of lanes of a tile, and the rows of others that they read.
+struct OwnRows {
+  /// Read by the own rows first, ..., first + count - 1: windows of neighbours overlap.
+  struct Row {
+    std::int64_t row;  ///< of the hull
+    int first, count;
+    std::int64_t place[kOwnRows];  ///< among the rows that each own row reads
+    std::int64_t bias[kOwnRows];   ///< start of its row of the table
+  };
+  int count = 0;
+  Place at[kOwnRows];            ///< of the first lane
+  std::int64_t reads[kOwnRows];  ///< rows read
+  std::vector<Row> rows;
 };
 
 /// The segments of one tile.
-struct LocalTile {
+class LocalTile {
+ public:
   LocalTile(const LocalWork& work, std::int64_t number);
 
-  std::array<const LocalAxis::Segment*, 3> segments;
-  Place hull;  ///< sizes
-
-  std::int64_t hull_rows() const { return hull[0] * hull[1] * hull[2]; }
-  /// f(hull row, coordinates) for the first row of each innermost run of the hull.
-  template <class F>
-  void for_each_hull_run(const LocalWork& work, const F& f) const {
-    std::int64_t row = 0;
-    for (std::int64_t a = 0; a < hull[0]; ++a) {
-      for (std::int64_t b = 0; b < hull[1]; ++b, row += hull[2]) {
-        f(row, Place{segments[0]->hull + a * work.axes[0].step,
-                     segments[1]->hull + b * work.axes[1].step, segments[2]->hull});
-      }
-    }
+  std::int64_t lanes() const { return segments_[2]->count; }
+  std::int64_t distances() const { return segments_[2]->distances; }
+  bool masked() const { return segments_[2]->masked; }
+  std::int64_t places() const { return work_->lanes() + distances() - 1; }
+  /// Places of all rows of one packed head.
+  std::int64_t head_places() const { return work_->hull_rows() * places(); }
+  /// Place of the first distance in a row of the table of biases.
+  std::int64_t bias_offset() const { return segments_[2]->nearest + (work_->table[2] - 1) / 2; }
+  /// Elements from one own lane to the next.
+  std::int64_t lane_step(const LocalRows& rows) const {
+    return rows.along(2) * work_->axes[2].step;
   }
-  /// The hull's rows of one head, `stride` apart, times `scale`.
+
+  /// [distance][lane]: 0 where the lane reads there, else minus infinity. Lanes without a token
+  /// read everywhere.
   template <class T>
-  void pack(const LocalWork& work,
-            const LocalRows& rows,
-            std::int64_t n,
-            std::int64_t head,
-            std::int64_t stride,
-            T scale,
-            T* dst) const {
-    const std::int64_t step = rows.along(2) * work.axes[2].step;
-    for_each_hull_run(work, [&](std::int64_t row, const Place& x) {
-      std::int64_t offset = rows.at(n, x, head);
-      for (std::int64_t c = 0; c < hull[2]; ++c, offset += step)
-        rows.read(offset, stride, scale, dst + (row + c) * stride);
-    });
-  }
-  /// The hull's numbers of one head.
+  void make_mask(T* mask) const;
+  /// Others of some heads as [head][hull row][channel][place], zeros where there are none.
   template <class T>
-  void pack_numbers(const LocalWork& work,
-                    const LocalRows& rows,
-                    std::int64_t n,
-                    std::int64_t head,
-                    T* dst) const {
-    const std::int64_t step = rows.along(2) * work.axes[2].step;
-    for_each_hull_run(work, [&](std::int64_t row, const Place& x) {
-      std::int64_t offset = rows.at(n, x, head);
-      for (std::int64_t c = 0; c < hull[2]; ++c, offset += step)
-        dst[row + c] = rows.number<T>(offset);
-    });
-  }
-  /// f(coordinates, number, runs) for each own token.
-  template <class F>
-  void for_each_own(const LocalWork& work, const F& f) const {
-    std::int64_t number = 0;
-    std::array<const LocalAxis::Run*, 3> run;
-    Place x;
-    const auto take = [&](std::size_t d, std::int64_t i) {
-      x[d] = segments[d]->first + i * work.axes[d].step;
-      run[d] = &work.axes[d].runs[segments[d]->run + static_cast<std::size_t>(i)];
-    };
-    for (std::int64_t a = 0; a < segments[0]->count; ++a) {
-      take(0, a);
-      for (std::int64_t b = 0; b < segments[1]->count; ++b) {
-        take(1, b);
-        for (std::int64_t c = 0; c < segments[2]->count; ++c) {
-          take(2, c);
-          f(x, number++, run);
-        }
-      }
-    }
-  }
-};
-
-/// The window of one own token inside the packed hull. Tables are made again only where the shape
-/// of the window differs from the one before.
-template <class T>
-class LocalWindow {
- public:
-  LocalWindow(const LocalWork& work,
-              std::int64_t depth_stride,
-              std::int64_t width_stride,
-              TileScratch<T>& scratch)
-      : work_(work),
-        depth_stride_(depth_stride),
-        width_stride_(width_stride),
-        bias_(scratch.take(work.window() + 2 * kLane)) {
-    depth_offsets_.resize(static_cast<std::size_t>(work.window()));
-    width_offsets_.resize(static_cast<std::size_t>(work.window()));
-  }
-  static std::int64_t scratch_size(const LocalWork& work) { return work.window() + 4 * kLane; }
-
-  void set(const LocalTile& tile, const std::array<const LocalAxis::Run*, 3>& run) {
-    Place counts, bias;
-    for (std::size_t d = 0; d < 3; ++d) {
-      counts[d] = run[d]->count;
-      bias[d] = run[d]->bias;
-    }
-    base = (run[0]->start * tile.hull[1] + run[1]->start) * tile.hull[2] + run[2]->start;
-    moved_ |= counts != counts_ || bias != bias_place_;
-    bias_place_ = bias;
-    if (counts == counts_ && tile.hull == hull_) return;
-    counts_ = counts;
-    hull_ = tile.hull;
-    count = 0;
-    for (std::int64_t a = 0; a < counts[0]; ++a) {
-      for (std::int64_t b = 0; b < counts[1]; ++b) {
-        for (std::int64_t c = 0; c < counts[2]; ++c, ++count) {
-          const std::int64_t row = (a * hull_[1] + b) * hull_[2] + c;
-          depth_offsets_[static_cast<std::size_t>(count)] = row * depth_stride_;
-          width_offsets_[static_cast<std::size_t>(count)] = row * width_stride_;
-        }
-      }
-    }
-  }
-  std::int64_t padded() const { return (count + kLane - 1) / kLane * kLane; }
-  const std::int64_t* depth_offsets() const { return depth_offsets_.data(); }
-  const std::int64_t* width_offsets() const { return width_offsets_.data(); }
-
-  /// s += biases of the window, from the table of one head.
-  void add_bias(const T* table, T* s) {
-    if (moved_) {
-      T* to = bias_;
-      for_each_bias_run([&](std::int64_t at, std::int64_t length) {
-        copy_run(table + at, length, to);
-        to += length;
-      });
-      moved_ = false;
-    }
-#pragma omp simd
-    for (std::int64_t j = 0; j < count; ++j) s[j] += bias_[j];
-  }
-  void forget_bias() { bias_place_[0] = -1; }
-  /// table[...] += ds
-  void add_to_table(const T* ds, T* table) const {
-    for_each_bias_run([&](std::int64_t at, std::int64_t length) {
-      T* const to = table + at;
-      for (std::int64_t j = 0; j < length; ++j) to[j] += ds[j];
-      ds += length;
-    });
-  }
-  /// The numbers of the window from those of the hull.
-  void collect(const T* numbers, T* to) const {
-    for (std::int64_t a = 0; a < counts_[0]; ++a) {
-      for (std::int64_t b = 0; b < counts_[1]; ++b, to += counts_[2])
-        copy_run(numbers + base + (a * hull_[1] + b) * hull_[2], counts_[2], to);
-    }
-  }
-
-  std::int64_t base = 0;   ///< hull row of the first other token
-  std::int64_t count = 0;  ///< other tokens
+  void pack(const LocalRows& rows, std::int64_t n, Interval heads, T scale, T* dst) const;
+  /// Own rows, up to kOwnRows at a time.
+  void find_rows(std::vector<OwnRows>& rows) const;
 
  private:
-  static constexpr std::int64_t kLane = kVectorLanes<T>;
+  void find(std::int64_t a, std::int64_t b, OwnRows& own) const;
 
-  /// Writes whole registers: what is behind is written later, or is padding.
-  static void copy_run(const T* from, std::int64_t length, T* to) {
-    for (std::int64_t j = 0; j < length; j += kLane) {
-      Simd<T>::store(to + j,
-                     Simd<T>::load_first(from + j, static_cast<int>(std::min(kLane, length - j))));
-    }
-  }
-  template <class F>
-  void for_each_bias_run(const F& f) const {
-    for (std::int64_t a = 0; a < counts_[0]; ++a) {
-      for (std::int64_t b = 0; b < counts_[1]; ++b) {
-        f(((bias_place_[0] + a) * work_.table[1] + bias_place_[1] + b) * work_.table[2] +
-              bias_place_[2],
-          counts_[2]);
-      }
-    }
-  }
-
-  const LocalWork& work_;
-  const std::int64_t depth_stride_, width_stride_;
-  T* const bias_;
-  std::vector<std::int64_t> depth_offsets_, width_offsets_;
-  Place counts_{}, hull_{}, bias_place_{-1, 0, 0};
-  bool moved_ = true;
+  const LocalWork* work_;
+  std::array<const LocalAxis::Segment*, 3> segments_;
 };
+
+/// Scores s [row][distance][lane] of each own row with its rows: the sum over channels of x
+/// [channel][lane] and `others`.
+template <class T>
+void band_dots(const OwnRows& own,
+               const T* const* x,
+               const T* others,
+               std::int64_t channels,
+               std::int64_t distances,
+               T* const* s);
+
+/// y [channel][lane] = (accumulate: y +) the sum over rows and distances of p and `others`.
+template <class T>
+void band_sum(const OwnRows& own,
+              const T* const* p,
+              const T* others,
+              std::int64_t channels,
+              std::int64_t distances,
+              bool accumulate,
+              T* const* y);
+
+/// s += biases (from the table of one head, null: none) and mask (null: none) for own row `o`.
+template <class T>
+void add_bias_and_mask(const OwnRows& own,
+                       int o,
+                       const T* table,
+                       std::int64_t bias_offset,
+                       const T* mask,
+                       std::int64_t distances,
+                       T* s);
 
 /// `view` as the piece in the box of `like` with `width` channels (0: none). Throws ShapeError,
 /// DTypeError.
 Piece rows_like(
     const char* what, const View& view, const Piece& like, std::int64_t width, DType dtype);
-
-/// s[j] = x . row j for the rows at `rows + offsets[j]` of `stride` elements (whole registers).
-template <class T>
-void window_dots(const T* x,
-                 std::int64_t stride,
-                 const T* rows,
-                 const std::int64_t* offsets,
-                 std::int64_t count,
-                 T* s);
-
-/// y = (accumulate: y +) sum_j p[j] row j
-template <class T>
-void window_sum(const T* p,
-                std::int64_t stride,
-                const T* rows,
-                const std::int64_t* offsets,
-                std::int64_t count,
-                bool accumulate,
-                T* y);
 
 }  // namespace tessera::kernels::cpu
