@@ -20,9 +20,9 @@ std::array<int, 3> brick_grid(const kernels::Vec3& heights,
                               int parts) {
   std::array<int, 3> best{parts, 1, 1};
   double least = std::numeric_limits<double>::max();
-  for (int a = 1; a <= parts; ++a) {
+  for (int a = parts; a >= 1; --a) {  // of equals, the most along the first axes
     if (parts % a != 0) continue;
-    for (int b = 1; b <= parts / a; ++b) {
+    for (int b = parts / a; b >= 1; --b) {
       if (parts / a % b != 0) continue;
       const std::array<int, 3> grid{a, b, parts / a / b};
       double area = 0.0;  // a face across axis k has the area volume / height
