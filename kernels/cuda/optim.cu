@@ -1,4 +1,3 @@
-#include <cmath>
 #include <vector>
 
 #include "device.hpp"
@@ -13,15 +12,17 @@ namespace {
 template <class T, class Step>
 void run_segment(const char* op, const OptimSegment& s, const Step& step) {
   const Memory p = memory(s.parameter), g = memory(s.gradient);
-  const Memory m = memory(s.first), v = memory(s.second);
+  const Memory m = memory(s.first), v = memory(s.second), x = memory(s.third);
   each(op, s.parameter.size(), [=] __device__(std::int64_t i) {
     T pi = load_at<T>(p, i);
     T mi = m.data != nullptr ? load_at<T>(m, i) : T(0);
     T vi = v.data != nullptr ? load_at<T>(v, i) : T(0);
-    step(pi, load_at<T>(g, i), mi, vi);
+    T xi = x.data != nullptr ? load_at<T>(x, i) : T(0);
+    step(pi, load_at<T>(g, i), mi, vi, xi);
     store_at<T>(p, i, pi);
     if (m.data != nullptr) store_at<T>(m, i, mi);
     if (v.data != nullptr) store_at<T>(v, i, vi);
+    if (x.data != nullptr) store_at<T>(x, i, xi);
   });
 }
 
@@ -47,16 +48,7 @@ __global__ void square_sum(Memory x, std::int64_t total, double* partial) {
 }  // namespace
 
 void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients& c) {
-  const auto steps = static_cast<double>(c.step);
-  run("adamw", segments, [&]<class T>(T, const OptimSegment& s) {
-    return AdamWStep<T>{static_cast<T>(c.beta1),
-                        static_cast<T>(c.beta2),
-                        static_cast<T>(c.eps),
-                        static_cast<T>(1.0 / (1.0 - std::pow(c.beta1, steps))),
-                        static_cast<T>(1.0 / (1.0 - std::pow(c.beta2, steps))),
-                        static_cast<T>(s.rate),
-                        static_cast<T>(1.0 - s.rate * s.weight_decay)};
-  });
+  run("adamw", segments, [&]<class T>(T, const OptimSegment& s) { return adamw_step_of<T>(s, c); });
 }
 
 void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov) {

@@ -1,7 +1,6 @@
 #include "functors/optim.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/optim.hpp>
 #include <vector>
@@ -18,7 +17,7 @@ void check(const char* op, std::span<const OptimSegment> segments, int states) {
     if (!is_floating(s.parameter.dtype)) {
       throw DTypeError(str(op, ": element type ", name(s.parameter.dtype), " is not floating."));
     }
-    const View* const views[] = {&s.parameter, &s.gradient, &s.first, &s.second};
+    const View* const views[] = {&s.parameter, &s.gradient, &s.first, &s.second, &s.third};
     for (int k = 0; k < 2 + states; ++k) {
       const View& v = *views[k];
       if (v.dtype != s.parameter.dtype || v.size() != s.parameter.size() || !v.is_dense()) {
@@ -30,19 +29,21 @@ void check(const char* op, std::span<const OptimSegment> segments, int states) {
   }
 }
 
-/// step(p, g, first, second) over one range of a segment; `states` of the last two are there.
+/// step(p, g, first, second, third) over one range of a segment; `states` of the last three are
+/// there.
 template <class T, class Step>
 void run_range(
     const OptimSegment& s, int states, const Step& step, std::int64_t b, std::int64_t e) {
-  alignas(64) T value[4][kBlock] = {};
-  const View* const views[] = {&s.parameter, &s.gradient, &s.first, &s.second};
+  alignas(64) T value[5][kBlock] = {};
+  const View* const views[] = {&s.parameter, &s.gradient, &s.first, &s.second, &s.third};
   const auto bytes = static_cast<std::int64_t>(size_of(s.parameter.dtype));
   for (; b < e; b += kBlock) {
     const std::int64_t n = std::min(kBlock, e - b);
     for (int k = 0; k < 2 + states; ++k)
       load(views[k]->as<char>() + b * bytes, views[k]->dtype, 1, n, value[k]);
 #pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) step(value[0][i], value[1][i], value[2][i], value[3][i]);
+    for (std::int64_t i = 0; i < n; ++i)
+      step(value[0][i], value[1][i], value[2][i], value[3][i], value[4][i]);
     for (int k = 0; k < 2 + states; ++k)
       if (k != 1) store(value[k], n, views[k]->as<char>() + b * bytes, views[k]->dtype, 1);
   }
@@ -87,18 +88,10 @@ bool any_on_cuda(std::span<const OptimSegment> segments) {
 
 void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients& c) {
   if (dry_run()) return;
-  check("adamw", segments, 2);
+  const int states = !segments.empty() && segments[0].third.data != nullptr ? 3 : 2;
+  check("adamw", segments, states);
   if (any_on_cuda(segments)) return cuda::adamw_step(segments, c);
-  const auto steps = static_cast<double>(c.step);
-  run(segments, 2, [&]<class T>(T, const OptimSegment& s) {
-    return AdamWStep<T>{static_cast<T>(c.beta1),
-                        static_cast<T>(c.beta2),
-                        static_cast<T>(c.eps),
-                        static_cast<T>(1.0 / (1.0 - std::pow(c.beta1, steps))),
-                        static_cast<T>(1.0 / (1.0 - std::pow(c.beta2, steps))),
-                        static_cast<T>(s.rate),
-                        static_cast<T>(1.0 - s.rate * s.weight_decay)};
-  });
+  run(segments, states, [&]<class T>(T, const OptimSegment& s) { return adamw_step_of<T>(s, c); });
 }
 
 void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov) {

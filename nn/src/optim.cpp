@@ -84,6 +84,7 @@ void Optimizer::step() {
     segment.gradient = gradients.back().local();
     if (!item.slots.empty()) segment.first = item.slots[0].mutable_local();
     if (item.slots.size() > 1) segment.second = item.slots[1].mutable_local();
+    if (item.slots.size() > 2) segment.third = item.slots[2].mutable_local();
     segment.rate = lr_ * item.lr_scale;
     segment.weight_decay = item.weight_decay;
     segments.push_back(segment);
@@ -124,7 +125,9 @@ void Sgd::update(const std::vector<kernels::OptimSegment>& segments) {
 
 AdamW::AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& options)
     : Optimizer(parameters,
-                {"exp_avg", "exp_avg_sq"},
+                options.amsgrad
+                    ? std::vector<const char*>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                    : std::vector<const char*>{"exp_avg", "exp_avg_sq"},
                 options.lr,
                 options.weight_decay,
                 options.decay_vectors,
@@ -132,9 +135,11 @@ AdamW::AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& o
       options_(options) {}
 
 void AdamW::update(const std::vector<kernels::OptimSegment>& segments) {
-  kernels::adamw_step(
-      segments,
-      {.beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps, .step = steps()});
+  kernels::adamw_step(segments, {.beta1 = options_.beta1,
+                                 .beta2 = options_.beta2,
+                                 .eps = options_.eps,
+                                 .step = steps(),
+                                 .coupled = options_.coupled});
 }
 
 double grad_norm(const std::vector<nn::Parameter>& parameters) {

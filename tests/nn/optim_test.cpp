@@ -130,6 +130,46 @@ TEST_CASE("adamw follows its formula") {
   }
 }
 
+TEST_CASE("adam with amsgrad follows its formula") {
+  Toy toy(line());
+  Reference r(toy);
+  optim::AdamW adam(toy.parameters(), {.lr = 0.5,
+                                       .beta1 = 0.8,
+                                       .beta2 = 0.5,
+                                       .eps = 1e-6,
+                                       .weight_decay = 0.2,
+                                       .groups = {{.pattern = "a", .weight_decay = 0.05}},
+                                       .amsgrad = true,
+                                       .coupled = true});
+  std::vector<DenseArray> m(3);
+  std::vector<DenseArray> v(3);
+  std::vector<DenseArray> largest(3);
+  bool fell = false;
+  for (int step = 1; step <= 6; ++step) {
+    train(toy, adam);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (step == 1) m[i] = v[i] = largest[i] = DenseArray(r.p[i].shape);
+      for (std::size_t e = 0; e < r.p[i].values.size(); ++e) {
+        double& p = r.p[i].values[e];
+        const double decay[] = {0.05, 0.0, 0.2};
+        const double g = Reference::gradient(i, p) + decay[i] * p;
+        double& me = m[i].values[e];
+        double& ve = v[i].values[e];
+        double& le = largest[i].values[e];
+        me = 0.8 * me + 0.2 * g;
+        ve = 0.5 * ve + 0.5 * g * g;
+        fell = fell || ve < le;
+        le = std::max(le, ve);
+        p -= 0.5 * (me / (1 - std::pow(0.8, step))) /
+             (std::sqrt(le / (1 - std::pow(0.5, step))) + 1e-6);
+      }
+    }
+    r.check(toy);
+  }
+  CHECK(fell);
+  CHECK(adam.state().size() == 9);
+}
+
 TEST_CASE("fp32 and bf16 parameters move") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   Toy toy(line(), dtype);

@@ -17,6 +17,7 @@ struct OptimSegment {
   View second;  ///< AdamW: mean of squares
   double rate = 0.0;
   double weight_decay = 0.0;
+  View third = {};  ///< AdamW: largest mean of squares so far (amsgrad)
 };
 
 struct AdamWCoefficients {
@@ -24,10 +25,13 @@ struct AdamWCoefficients {
   double beta2 = 0.999;
   double eps = 1e-8;
   std::int64_t step = 1;  ///< counts from 1
+  bool coupled = false;   ///< Adam: the decay is part of the gradient
 };
 
 /// AdamW (Loshchilov & Hutter 2019): p *= 1 - rate weight_decay; m = beta1 m + (1 - beta1) g;
 /// v = beta2 v + (1 - beta2) g^2; p -= rate (m / c1) / (sqrt(v / c2) + eps), c = 1 - beta^step.
+/// Coupled (Adam, Kingma & Ba 2015): g += weight_decay p instead. With `third`, the largest v so
+/// far stands in its place (amsgrad, Reddi et al. 2018).
 void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients& coefficients);
 
 /// d = g + weight_decay p; with a velocity: v = momentum v + d, d = v (nesterov: d + momentum v);

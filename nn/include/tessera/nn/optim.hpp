@@ -48,7 +48,7 @@ class Optimizer {
   /// Throws UsageError when two parameters have the same path, or none is trainable, or a group
   /// matches none. `decay_vectors`: see AdamWOptions.
   Optimizer(const std::vector<nn::Parameter>& parameters,
-            std::vector<const char*> slot_names,  // at most two: the kernels' first and second
+            std::vector<const char*> slot_names,  // at most three: the kernels' first to third
             double lr,
             double weight_decay,
             bool decay_vectors,
@@ -103,6 +103,8 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
   bool decay_vectors = false;  ///< false: parameters of one dimension (biases, norms) do not decay
   std::vector<Group> groups = {};
+  bool amsgrad = false;  ///< the largest v so far in place of v (Reddi et al. 2018)
+  bool coupled = false;  ///< Adam: g += weight_decay p, and p does not decay by itself
 };
 
 /// AdamW (Loshchilov & Hutter 2019): p *= 1 - lr weight_decay; m = beta1 m + (1 - beta1) g;
