@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/batch_gemm.hpp"
 #include "cpu/local_attention_tiles.hpp"
 
 namespace tessera::kernels::cpu {
