@@ -24,9 +24,20 @@ State state_of(const Layout& layout, AxisMask axes) {
   return {State::kMixed, -1, (layout.split_axes() & axes) != 0};
 }
 
+/// The first input that is there.
+const Layout& first_layout(const Problem& problem) {
+  std::size_t i = 0;
+  while (i + 1 < problem.in.size() && !problem.in[i].defined()) ++i;
+  return problem.in[i];
+}
+
+const Mesh& mesh_of(const Problem& problem) {
+  return problem.like.defined() ? problem.like.mesh() : first_layout(problem).mesh();
+}
+
 /// Axes belong together when they split one dimension of some tensor together.
 std::vector<AxisGroup> find_groups(const Problem& problem) {
-  const Mesh mesh = problem.like.defined() ? problem.like.mesh() : problem.in[0].mesh();
+  const Mesh mesh = mesh_of(problem);
   std::vector<AxisMask> groups;
   const auto join = [&](AxisMask mask) {
     if (mask == 0) return;
@@ -89,7 +100,7 @@ class Candidate {
     for (std::size_t j = 0; j < problem_.out.size(); ++j) {
       if (signature_.out[j].kind == Role::kPartial) {
         total += 2.0 * share() *
-                 bytes_outside(problem_.out[j].shape, problem_.out[j].dtype, problem_.in[0],
+                 bytes_outside(problem_.out[j].shape, problem_.out[j].dtype, first_layout(problem_),
                                group_.axes);
       }
     }
@@ -229,7 +240,7 @@ struct Composed {
 }  // namespace
 
 Placed choose_placement(const OpDef& op, const Problem& problem) {
-  const Mesh mesh = problem.like.defined() ? problem.like.mesh() : problem.in[0].mesh();
+  const Mesh mesh = mesh_of(problem);
   const std::size_t inputs = problem.in.size();
   std::vector<Composed> composed(inputs + problem.out.size());
   for (std::size_t i = 0; i < inputs; ++i) {

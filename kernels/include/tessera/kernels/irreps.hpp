@@ -60,8 +60,8 @@ struct Couplings {
   std::int64_t count = 0;
   std::vector<double> values;  ///< [count, 2 l + 1, D, ..., D], D = (lmax + 1)^2
 };
-/// Computed once per argument. Order 1 to 3. Throws UsageError.
-const Couplings& couplings(int lmax, int l, int order, CouplingBasis basis);
+/// Order 1 to 3, lmax <= 6. Throws UsageError. Costs milliseconds; nothing is kept.
+Couplings couplings(int lmax, int l, int order, CouplingBasis basis);
 
 /// The weights of one (l, order) of a symmetric contraction: `count` weights from `first`.
 struct ContractionBlock {
@@ -72,10 +72,10 @@ struct ContractionBlock {
 };
 /// Order of all weights of a contraction of features up to lmax into l <= l_out: by l, then by
 /// falling order, then in the order of the couplings.
-const std::vector<ContractionBlock>& contraction_blocks(int lmax,
-                                                        int l_out,
-                                                        int correlation,
-                                                        CouplingBasis basis);
+std::vector<ContractionBlock> contraction_blocks(int lmax,
+                                                 int l_out,
+                                                 int correlation,
+                                                 CouplingBasis basis);
 /// Weights per element and channel: the sum of all `count`.
 std::int64_t contraction_weights(int lmax, int l_out, int correlation, CouplingBasis basis);
 
