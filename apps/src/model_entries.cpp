@@ -1,5 +1,6 @@
 #include "grid_settings.hpp"
 #include "network.hpp"
+#include "point_data.hpp"
 
 namespace tessera::app {
 
@@ -12,6 +13,8 @@ const std::vector<ModelEntry>& model_entries() {
        3, true},
       {"forecaster", "Neighbourhood attention for forecasts, conditioned on the season.",
        forecaster_settings, forecast_data, 64, 3},
+      {"transolver", "Slice attention for values on the points of unstructured meshes.",
+       transolver_settings, point_data, 64, 1},
   };
   return all;
 }

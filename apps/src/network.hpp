@@ -118,6 +118,7 @@ std::unique_ptr<NetworkSettings> unet_settings();
 std::unique_ptr<NetworkSettings> vit_settings();
 std::unique_ptr<NetworkSettings> swin_settings();
 std::unique_ptr<NetworkSettings> forecaster_settings();
+std::unique_ptr<NetworkSettings> transolver_settings();
 
 /// The numbers of a setting per domain dimension; throws UsageError for more than three.
 Dims dims_of(const char* option, const std::vector<std::int64_t>& numbers);

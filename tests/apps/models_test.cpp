@@ -165,6 +165,84 @@ TEST_CASE("tiles make what the whole makes, away from their edges") {
   CHECK(at_once.output == in_tiles.output);
 }
 
+TEST_CASE(
+    "a model of points trains alike on any mesh, is scored beside plain answers and predicts") {
+  const TemporaryFolder at;
+  constexpr std::int64_t kPoints = 150;
+  io::NetcdfWriter writer(at / "cells.nc", {{.name = "cells", .size = kPoints}},
+                          {{.name = "x", .dims = {"cells"}},
+                           {.name = "y", .dims = {"cells"}},
+                           {.name = "wet", .dims = {"cells"}},
+                           {.name = "heat", .dims = {"cells"}}});
+  for (const char* name : {"x", "y", "wet", "heat"}) {
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < kPoints; ++i) {
+      const double x = double(i * 31 % 150) / 150.0;
+      const double y = double(i * 7 % 149) / 149.0;
+      const double wet = double(i * 13 % 17) / 17.0;
+      const std::string n = name;
+      values.push_back(n == "x"     ? x
+                       : n == "y"   ? y
+                       : n == "wet" ? wet
+                                    : std::sin(5 * x) + wet * wet);
+    }
+    writer.write_box(name, Box::whole({kPoints}),
+                     View::dense(values.data(), DType::kFloat64, {kPoints}));
+  }
+  writer.commit();
+  const Words words = {"train",         "transolver", "--data",     at / "cells.nc",
+                       "--coordinates", "x,y",        "--inputs",   "wet",
+                       "--targets",     "heat",       "--channels", "16",
+                       "--depth",       "2",          "--heads",    "2",
+                       "--slices",      "8",          "--points",   "40",
+                       "--batch",       "2",          "--steps",    "60",
+                       "--lr",          "1e-2",       "--out"};
+  const auto train = [&](int ranks, const std::string& out, const Words& more) {
+    Words all = words;
+    all.push_back(at / out);
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome o = tessera(at, ranks, all);
+    INFO(o.output);
+    REQUIRE(o.code == 0);
+    return losses(at, out);
+  };
+  const std::vector<double> one = train(0, "one", {});
+  CHECK(one.back() < 0.5 * one.front());
+  for (const std::string mesh : {"h=2", "data=2"}) {
+    const std::vector<double> many = train(2, mesh, {"--mesh", mesh});
+    REQUIRE(many.size() == one.size());
+    for (std::size_t i = 0; i < 10; ++i) CHECK(many[i] == Approx(one[i]).epsilon(1e-3));
+  }
+  const Outcome evaluated = tessera(at, 2, {"evaluate", at / "one"});
+  INFO(evaluated.output);
+  REQUIRE(evaluated.code == 0);
+  for (const char* name : {"model", "linear", "nearest", "mean"}) CHECK(evaluated.says(name));
+  CHECK(std::filesystem::exists(at / "one/prediction.png"));
+  REQUIRE(tessera(at, 0, {"predict", at / "one", "--output", at / "a.nc"}).code == 0);
+  REQUIRE(tessera(at, 3, {"predict", at / "one", "--output", at / "b.nc"}).code == 0);
+  const std::vector<double> predicted = values_of(at / "a.nc", "heat");
+  CHECK(predicted.size() == std::size_t(kPoints));
+  CHECK(largest_difference(predicted, values_of(at / "b.nc", "heat")) < 1e-4);
+
+  const auto refuses = [&](const Words& more, int code, const std::string& text) {
+    Words all = words;
+    all.push_back(at / "x");
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome o = tessera(at, 2, all);
+    INFO(o.output);
+    CHECK(o.code == code);
+    CHECK(o.count(text) == 1);
+    std::filesystem::remove_all(at / "x");
+  };
+  refuses({"--points", "150"}, 2, "data.points");
+  refuses({"--holdout", "1"}, 2, "no point is left");
+  refuses({"--targets", "heats"}, 65, "heats");
+  refuses({"--coordinates", "x,z"}, 65, "\"z\"");
+  refuses({"--grid", at / "none.nc"}, 74, "none.nc");
+  refuses({"--heads", "3"}, 2, "3 heads");
+  refuses({"--input-skip", "cubic"}, 2, "not expected");
+}
+
 TEST_CASE("plans of every model are what real steps count, and meshes agree with one rank") {
   const TemporaryFolder at;
   const std::vector<Words> models = {
@@ -172,11 +250,13 @@ TEST_CASE("plans of every model are what real steps count, and meshes agree with
        "2"},
       {"swin", "--size", "64x64", "--channels", "8", "--heads", "2,4", "--window", "4"},
       {"forecaster", "--size", "16x24", "--channels", "16", "--depth", "1", "--heads", "2",
-       "--season", "12", "--variables", "u,v", "--periodic", "1"}};
+       "--season", "12", "--variables", "u,v", "--periodic", "1"},
+      {"transolver", "--size", "101", "--channels", "16", "--heads", "2", "--inputs", "a,b"}};
   for (const Words& model : models) {
+    const bool points = model[0] == "transolver";
     Words words = {"plan"};
     words.insert(words.end(), model.begin(), model.end());
-    words.insert(words.end(), {"--mesh", "h=2,w=2", "--check"});
+    words.insert(words.end(), {"--mesh", points ? "data=2,h=2" : "h=2,w=2", "--check"});
     const Outcome planned = tessera(at, 4, words);
     INFO(planned.output);
     CHECK(planned.code == 0);
@@ -189,8 +269,8 @@ TEST_CASE("plans of every model are what real steps count, and meshes agree with
     CHECK(compared.code == 0);
     CHECK(compared.says("agree"));
     const Outcome timed = tessera(at, 2,
-                                  {"bench", "scaling", model[0], "--size", "32x32", "--steps", "1",
-                                   "--warmup", "1", "--width", "16"});
+                                  {"bench", "scaling", model[0], "--size", points ? "64" : "32x32",
+                                   "--steps", "1", "--warmup", "1", "--width", "16"});
     INFO(timed.output);
     CHECK(timed.code == 0);
     CHECK(timed.says("\"model\":\"" + model[0] + "\""));
