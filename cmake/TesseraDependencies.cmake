@@ -8,6 +8,7 @@ find_package(tomlplusplus CONFIG REQUIRED)
 find_package(PNG REQUIRED)
 find_package(MPICH REQUIRED)
 find_package(XxHash REQUIRED)
+find_package(METIS REQUIRED)
 find_package(NetCDFSerial REQUIRED)
 find_package(HDF5Serial REQUIRED)
 
