@@ -189,9 +189,14 @@ class GradTile {
       sum_over_queries(ds_, c.q_columns, c.size, queries, depth_, start, dk_);
     }
     if (start != nullptr) return;
+    const std::int64_t head = work_.key_head(c.h);
     for (std::int64_t j = 0; j < keys_; ++j) {
-      dv.add(c.n, key_ + j, work_.key_head(c.h), dv_ + j * width_, row_);
-      dk.add(c.n, key_ + j, work_.key_head(c.h), dk_ + j * depth_, row_);
+      if (j + kRowsAhead < keys_) {
+        dv.prefetch(c.n, key_ + j + kRowsAhead, head);
+        dk.prefetch(c.n, key_ + j + kRowsAhead, head);
+      }
+      dv.add(c.n, key_ + j, head, dv_ + j * width_, row_);
+      dk.add(c.n, key_ + j, head, dk_ + j * depth_, row_);
     }
   }
 

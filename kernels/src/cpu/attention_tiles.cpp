@@ -213,10 +213,8 @@ void pack_rows(const TokenRows& rows,
                std::int64_t width,
                std::int64_t stride,
                T* dst) {
-  // Rows lie far apart, where the processor does not foresee them.
-  constexpr std::int64_t kAhead = 8;
   for (std::int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) rows.prefetch(n, first + i + kAhead, head);
+    if (i + kRowsAhead < count) rows.prefetch(n, first + i + kRowsAhead, head);
     T* const row = dst + i * stride;
     rows.load(n, first + i, head, row);
     std::fill(row + width, row + stride, T(0));

@@ -19,6 +19,8 @@ namespace tessera::kernels::cpu {
 
 /// Keys per tile: what belongs to it and to a panel of queries stays in the first-level cache.
 inline constexpr std::int64_t kTileKeys = 128;
+/// Rows of tokens to ask for ahead: they lie far apart, where the processor does not foresee them.
+inline constexpr std::int64_t kRowsAhead = 8;
 /// Queries of a full panel.
 template <class T>
 inline constexpr std::int64_t kPanel = kBlockVectors* kVectorLanes<T>;
