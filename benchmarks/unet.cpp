@@ -4,20 +4,13 @@
 // to the peak of a fresh process that has trained a small model before.
 // Usage: bench_unet [threads] [case substring] [rounds]
 #include <omp.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
@@ -27,12 +20,14 @@
 #include <vector>
 
 #include "onednn_conv.hpp"
-
-extern char** environ;
+#include "peer.hpp"
 
 namespace {
 
 using namespace tessera;
+using bench::Server;
+using bench::timed;
+using bench::Timing;
 
 struct Case {
   const char* name;
@@ -112,95 +107,10 @@ class Job {
   Tensor x_, target_;
 };
 
-std::int64_t status(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string word; file >> word;) {
-    std::int64_t kib = 0;
-    if (word == key && file >> kib) return kib * 1024;
-  }
-  return 0;
-}
-
 std::int64_t memory_of(const Case& c) {
   Job({"", c.dims, 16, c.base}).train();
   Job job(c);
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts again from here
-  const std::int64_t before = status("VmRSS:");
-  job.train();
-  return status("VmHWM:") - before;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> list;
-  for (std::string& word : words) list.push_back(word.data());
-  list.push_back(nullptr);
-  return list;
-}
-
-/// A program that answers each line with one line.
-class Server {
- public:
-  explicit Server(std::vector<std::string> words) {
-    int down[2], up[2];
-    if (pipe(down) != 0 || pipe(up) != 0) return;
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, down[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, up[1], 1);
-    for (const int end : {down[0], down[1], up[0], up[1]})
-      posix_spawn_file_actions_addclose(&actions, end);
-    if (posix_spawnp(&pid_, words[0].c_str(), &actions, nullptr, pointers(words).data(), environ))
-      pid_ = -1;
-    posix_spawn_file_actions_destroy(&actions);
-    close(down[0]);
-    close(up[1]);
-    to_ = fdopen(down[1], "w");
-    from_ = fdopen(up[0], "r");
-  }
-  ~Server() {
-    if (to_ != nullptr) std::fclose(to_);
-    if (from_ != nullptr) std::fclose(from_);
-    if (pid_ > 0) waitpid(pid_, nullptr, 0);
-  }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-
-  /// Empty when the program is gone.
-  std::string read() {
-    char line[256];
-    return from_ != nullptr && std::fgets(line, sizeof line, from_) != nullptr ? line : "";
-  }
-  std::string ask(const std::string& line) {
-    std::fprintf(to_, "%s\n", line.c_str());
-    std::fflush(to_);
-    return read();
-  }
-
- private:
-  pid_t pid_ = -1;
-  std::FILE* to_ = nullptr;
-  std::FILE* from_ = nullptr;
-};
-
-struct Timing {
-  double seconds = 0;
-  double loss = 0;
-};
-
-Timing timed(Server& peer, const std::string& command) {
-  std::istringstream words(peer.ask(command));
-  std::string name;
-  Timing t;
-  if (!(words >> name >> t.seconds >> name >> t.loss))
-    throw Error(str("bench_unet: the peer did not answer '", command, "'."));
-  return t;
-}
-
-template <class F>
-Timing timed(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  const double loss = f();
-  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), loss};
+  return bench::added_memory([&] { job.train(); });
 }
 
 struct Row {
@@ -219,30 +129,12 @@ int main(int argc, char** argv) {
   }
   const std::string wanted = argc > 2 ? argv[2] : "";
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 7;
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const char* folder = std::getenv("TESSERA_PEERS");
-  const std::vector<std::string> script{
-      python != nullptr ? python : "python3",
-      str(folder != nullptr ? folder : "benchmarks/peers", "/unet_torch.py")};
-  const auto peer_command = [&](const std::string& words) {
-    std::vector<std::string> list = script;
-    std::istringstream stream(words);
-    for (std::string word; stream >> word;) list.push_back(word);
-    return list;
-  };
-  std::optional<Server> peer;
-  peer.emplace(peer_command(str("serve ", threads)));
-  std::string version = peer->read();
-  if (version.rfind("version ", 0) == 0) {
-    version = "PyTorch " + version.substr(8, version.find_last_not_of("\n") - 7);
-  } else {
-    peer.reset();
-    std::printf("peer skipped: no PyTorch in %s (set TESSERA_PYTHON to an interpreter with it)\n",
-                script[0].c_str());
-  }
+  bench::Peer script("unet_torch.py");
+  Server* const peer = script.serve(threads) ? &script.server() : nullptr;
+  const std::string& version = script.name();
 
   std::printf("%d thread(s); ms and MB of tessera / %s (memory format of the faster): ratio\n",
-              threads, peer ? version.c_str() : "no peer");
+              threads, peer != nullptr ? version.c_str() : "no peer");
   std::printf("%-11s%29s%29s%29s\n", "", "forward", "training step", "memory of a step");
   double log_speed = 0, log_memory = 0, ours_total = 0, peer_total = 0;
   int measured = 0;
@@ -295,7 +187,7 @@ int main(int argc, char** argv) {
       Server own({"/proc/self/exe", "memory", str(threads), str(i)});
       memory.ours = std::atof(own.read().c_str()) * 1e-6;
       if (peer) {
-        Server other(peer_command(str("memory ", threads, " ", c.words(), " ", format[1])));
+        Server other(script.command(str("memory ", threads, " ", c.words(), " ", format[1])));
         memory.peer = std::atof(other.read().c_str()) * 1e-6;
       }
     }

@@ -1,0 +1,181 @@
+// Training step (AdamW) and memory of a ViT-B with patches of 16 beside PyTorch's on as many
+// threads, in turns: a field of 512^2 (1,024 tokens) and of 1024^2 (4,096). Memory is what one
+// training step adds to a process that holds parameters and the optimiser's state.
+// Usage: bench_vit [threads] [case substring] [rounds] [f32|bf16] [recompute]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/loss.hpp>
+#include <tessera/core/threads.hpp>
+#include <tessera/models/vit.hpp>
+#include <tessera/nn/optim.hpp>
+#include <vector>
+
+#include "measure.hpp"
+#include "peer.hpp"
+
+namespace {
+
+using namespace tessera;
+
+struct Case {
+  const char* name;
+  std::int64_t size;
+};
+
+const Case kCases[] = {{"512^2", 512}, {"1024^2", 1024}};
+constexpr std::int64_t kPatch = 16;
+
+/// How ours computes; the peer computes in fp32.
+struct Way {
+  bool narrow = false;
+  bool again = false;
+};
+
+double wave(std::int64_t i, double phase) { return std::sin(phase + 1.7 * static_cast<double>(i)); }
+
+models::ViTOptions options_of(const Case& c) {
+  models::ViTOptions o = models::ViTOptions::preset("base");
+  o.in_channels = 3;
+  o.positions = models::ViTOptions::Positions::kLearned;
+  o.grid = {c.size / kPatch, c.size / kPatch};
+  return o;
+}
+
+class Job {
+ public:
+  Job(const Case& c, const Way& way)
+      : model_(options_of(c), Mesh::self()), adam_(model_.parameters(), {.weight_decay = 0.0}) {
+    if (way.narrow) nn::compute_in(model_, DType::kBFloat16);
+    if (way.again) nn::recompute(model_, "blocks.*", {.keep = {"attention"}});
+    for (const auto& [name, parameter] : model_.named_parameters()) {
+      int bytes = 0;
+      for (const char letter : name) bytes += static_cast<unsigned char>(letter);
+      const View v = parameter.value().mutable_local();
+      const bool vector = v.dims() == 1;
+      const double scale =
+          vector ? 0.1 : 1.0 / std::sqrt(static_cast<double>(v.size() / v.shape[0]));
+      const bool gain = vector && name.find("norm") != std::string::npos &&
+                        name.find("weight") != std::string::npos;
+      for (std::int64_t i = 0; i < v.size(); ++i)
+        v.as<float>()[i] = static_cast<float>(scale * wave(i, bytes % 97) + (gain ? 1.0 : 0.0));
+    }
+    const auto field = [&](std::int64_t channels, double phase) {
+      const Tensor t =
+          Tensor::empty(Layout::replicated(Mesh::self(), {1, c.size, c.size, channels}));
+      const View v = t.mutable_local();
+      for (std::int64_t i = 0; i < v.size(); ++i)
+        v.as<float>()[i] = static_cast<float>(wave(i, phase));
+      return t;
+    };
+    x_ = field(3, 0.0);
+    target_ = field(1, 1.0);
+    (void)adam_.state();
+  }
+
+  double train() {
+    const Tensor loss = mse_loss(model_(x_), target_);
+    backward(loss);
+    adam_.step();
+    return loss.item();
+  }
+  std::int64_t parameters() { return model_.parameter_count(); }
+
+ private:
+  models::ViT model_;
+  optim::AdamW adam_;
+  Tensor x_, target_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool memory_only = argc > 4 && std::strcmp(argv[1], "memory") == 0;
+  const int threads = argc > 1 ? std::atoi(argv[memory_only ? 2 : 1]) : 2;
+  tessera::set_thread_count(threads);
+  Way way;
+  for (int i = 1; i < argc; ++i) {
+    way.narrow |= std::strcmp(argv[i], "bf16") == 0;
+    way.again |= std::strcmp(argv[i], "recompute") == 0;
+  }
+  if (memory_only) {
+    Job job(kCases[std::atoi(argv[3])], way);
+    std::printf("%lld\n", static_cast<long long>(bench::added_memory([&] { job.train(); })));
+    return 0;
+  }
+  const std::string wanted = argc > 2 ? argv[2] : "";
+  const int rounds = argc > 3 ? std::atoi(argv[3]) : 3;
+  bench::Peer script("vit_torch.py");
+  bench::Server* const peer = script.serve(threads) ? &script.server() : nullptr;
+
+  std::printf("ViT-B, patch 16, %s%s, %d thread(s); ms and MB of tessera / %s: ratio\n",
+              way.narrow ? "bf16" : "fp32", way.again ? ", blocks recomputed" : "", threads,
+              peer != nullptr ? script.name().c_str() : "no peer");
+  double log_speed = 0, log_memory = 0, ours_total = 0, peer_total = 0;
+  int measured = 0;
+  nlohmann::json cases;
+  for (std::size_t i = 0; i < std::size(kCases); ++i) {
+    const Case& c = kCases[i];
+    if (std::string(c.name).find(wanted) == std::string::npos) continue;
+    double ours = 0, theirs = 0, difference = 0;
+    {
+      Job job(c, way);
+      if (peer != nullptr) {
+        const std::string answer = peer->ask(str("case ", c.size));
+        if (answer != str("parameters ", job.parameters(), "\n"))
+          throw Error(str("bench_vit: the peer's model differs: ", answer, " for ",
+                          job.parameters(), " parameters."));
+      }
+      std::vector<double> a, b;
+      for (int round = 0; round <= rounds; ++round) {  // the first is warm-up
+        const bench::Timing own = bench::timed([&] { return job.train(); });
+        if (round > 0) a.push_back(own.seconds);
+        if (peer == nullptr) continue;
+        const bench::Timing other = bench::timed(*peer, "train");
+        if (round > 0) b.push_back(other.seconds);
+        if (round == 0) difference = std::abs(own.loss - other.loss) / other.loss;
+      }
+      ours = bench::median(a) * 1e3;
+      theirs = bench::median(b) * 1e3;
+    }
+    double own_memory = 0, peer_memory = 0;
+    {
+      bench::Server own({"/proc/self/exe", "memory", str(threads), str(i),
+                         way.narrow ? "bf16" : "f32", way.again ? "recompute" : "keep"});
+      own_memory = std::atof(own.read().c_str()) * 1e-6;
+      if (peer != nullptr) {
+        bench::Server other(script.command(str("memory ", threads, " ", c.size)));
+        peer_memory = std::atof(other.read().c_str()) * 1e-6;
+      }
+    }
+    std::printf("%-8s step %8.0f / %-8.0f %5.2f x    memory %7.0f / %-7.0f %5.2f x", c.name, ours,
+                theirs, theirs / ours, own_memory, peer_memory,
+                own_memory / std::max(peer_memory, 1e-9));
+    std::printf("    first losses within %.0e\n", difference);
+    std::fflush(stdout);
+    log_speed += std::log(theirs / ours);
+    log_memory += std::log(own_memory / peer_memory);
+    ours_total += ours;
+    peer_total += theirs;
+    ++measured;
+    cases[c.name] = {{"train_ms", {ours, theirs}}, {"memory_mb", {own_memory, peer_memory}}};
+  }
+  if (measured == 0) return 1;
+  nlohmann::json line = {{"benchmark", "vit"},
+                         {"value", ours_total / measured},
+                         {"unit", "ms per training step, mean"},
+                         {"peer", nullptr},
+                         {"ratio", nullptr},
+                         {"cases", cases}};
+  if (peer != nullptr) {
+    line["peer"] = {{"name", script.name()}, {"value", peer_total / measured}};
+    line["ratio"] = std::exp(log_speed / measured);
+    line["memory_ratio"] = std::exp(log_memory / measured);
+  }
+  std::printf("%s\n", line.dump().c_str());
+}
