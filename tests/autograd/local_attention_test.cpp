@@ -219,6 +219,7 @@ OpCase local_case(const Tokens& t,
   };
   c.may_throw = may_refuse;
   c.tolerance = 1e-10;
+  c.fp32_tolerance = 1e-5;
   c.exact = true;
   c.random_cuts = 6;
   c.variants = 1;
@@ -370,6 +371,36 @@ TEST_CASE("large and equal logits stay finite") {
       for (const Tensor& g : grad({sum(out * out)}, {tq, tk, tv}))
         CHECK(std::isfinite(to_dense(g).largest()));
     }
+  }
+}
+
+TEST_CASE("gradients, too, have the bits of one rank") {
+  const Mesh mesh = Mesh::world({{"h", process().count}});
+  const Shape queries{2, 21, 19, 4, 3}, keys{2, 21, 19, 2, 3};
+  const std::vector<DenseArray> x{random_array(queries, 1), random_array(keys, 2),
+                                  random_array(keys, 3), random_array(queries, 4)};
+  const auto gradients = [&](int dim) {
+    std::vector<Tensor> t;
+    for (const DenseArray& a : x) {
+      std::vector<DimSplit> splits(5);
+      if (dim > 0) splits[static_cast<std::size_t>(dim)] = {{0}, {}};
+      t.push_back(dim > 0 ? to_tensor(a, Layout::make(mesh, a.shape, splits), DType::kFloat32)
+                          : to_self(a, DType::kFloat32));
+    }
+    for (int i = 0; i < 3; ++i)
+      t[static_cast<std::size_t>(i)] = require_grad(t[static_cast<std::size_t>(i)]);
+    const Tensor near = neighborhood_attention(
+        t[0], t[1], t[2], {.kernel = {5, 4}, .stride = {2}, .circular = {false, true}});
+    const Tensor block = window_attention(t[0], t[1], t[2], {.window = {4}, .shift = {1, 2}});
+    std::vector<DenseArray> all;
+    for (const Tensor& y : {near, block})
+      for (const Tensor& g : grad({y}, {t[0], t[1], t[2]}, {}, {t[3]})) all.push_back(to_dense(g));
+    return all;
+  };
+  const std::vector<DenseArray> whole = gradients(0);
+  for (const int dim : {1, 2}) {
+    const std::vector<DenseArray> cut = gradients(dim);
+    for (std::size_t i = 0; i < whole.size(); ++i) CHECK(cut[i].values == whole[i].values);
   }
 }
 
