@@ -215,6 +215,16 @@ std::vector<std::pair<std::string, Tensor>> Ema::state() const {
   return tensors;
 }
 
+void PlateauSchedule::update(double loss) {
+  if (loss < state_.best * (1.0 - options_.threshold)) {
+    state_.best = loss;
+    state_.bad = 0;
+  } else if (++state_.bad > options_.patience) {
+    state_.scale *= options_.factor;
+    state_.bad = 0;
+  }
+}
+
 double CosineSchedule::operator()(std::int64_t step) const {
   if (step < warmup) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const double length = static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));

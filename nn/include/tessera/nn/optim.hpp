@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <string>
 #include <tessera/nn/parameter.hpp>
 #include <utility>
@@ -166,6 +167,36 @@ class EmaScope {
 
  private:
   Ema& ema_;
+};
+
+/// Options of PlateauSchedule.
+struct PlateauOptions {
+  double factor = 0.8;
+  std::int64_t patience = 50;
+  double threshold = 1e-4;  ///< by how much of itself the best loss must fall to count
+};
+
+/// A factor of the learning rate that falls when a loss has not improved for more than `patience`
+/// calls: what torch calls ReduceLROnPlateau.
+class PlateauSchedule {
+ public:
+  explicit PlateauSchedule(const PlateauOptions& options = {}) : options_(options) {}
+  /// Takes the next loss; NaN counts as no improvement.
+  void update(double loss);
+  double scale() const { return state_.scale; }
+
+  /// For checkpoints.
+  struct State {
+    double scale = 1.0;
+    double best = std::numeric_limits<double>::infinity();
+    std::int64_t bad = 0;  ///< calls since the last improvement or fall
+  };
+  const State& state() const { return state_; }
+  void set_state(const State& state) { state_ = state; }
+
+ private:
+  PlateauOptions options_;
+  State state_;
 };
 
 /// Learning rate by step: linear from 0 over `warmup` steps to `lr`, then half a cosine to
