@@ -200,6 +200,7 @@ MaceResult Mace::compute(const nn::Graph& graph,
   const bool derivatives = outputs.forces || virials;
   Tensor v = nn::edge_vectors(positions.defined() ? positions : graph.positions, graph);
   MaceResult result;
+  Tensor total;
   {
     const std::optional<EnableGrad> recording =
         derivatives ? std::optional<EnableGrad>(std::in_place) : std::nullopt;
@@ -213,10 +214,11 @@ MaceResult Mace::compute(const nn::Graph& graph,
           result.interaction + gather(e0, element_numbers(graph.species, options_.elements));
     }
     result.energy = reduced(nn::sum_nodes(result.node_energy, graph));
+    total = sum(result.interaction);
   }
   if (!derivatives) return result;
 
-  const Tensor g = grad({sum(result.interaction)}, {v}, {.create_graph = outputs.create_graph})[0];
+  const Tensor g = grad({total}, {v}, {.create_graph = outputs.create_graph})[0];
   if (!outputs.create_graph) {
     result.interaction = result.interaction.detach();
     result.node_energy = result.node_energy.detach();
@@ -233,9 +235,9 @@ MaceResult Mace::compute(const nn::Graph& graph,
   const Tensor strain = reshape(v, {edges, 3, 1}) * reshape(g, {edges, 1, 3});
   const Tensor at_receivers = nn::sum_edges(strain, graph);
   if (outputs.stress) {
-    const Tensor total = symmetric(reduced(nn::sum_nodes(at_receivers, graph)));
-    result.virials = -total;
-    result.stress = total * inverse_volumes(graph);
+    const Tensor of_graphs = symmetric(reduced(nn::sum_nodes(at_receivers, graph)));
+    result.virials = -of_graphs;
+    result.stress = of_graphs * inverse_volumes(graph);
   }
   if (outputs.node_virials) {
     const Tensor at_senders =

@@ -100,6 +100,7 @@ TEST_CASE("mace gives the golden values") {
 
 TEST_CASE("mace with density, Agnesi distances and nuclear repulsion gives the golden energy") {
   MaceOptions o = golden_options();
+  o.first_block = MaceOptions::FirstBlock::kAgnostic;
   o.density = true;
   o.agnesi = true;
   o.pair_repulsion = true;
