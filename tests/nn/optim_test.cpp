@@ -271,4 +271,18 @@ TEST_CASE("cosine schedule") {
   for (int s = 10; s < 110; ++s) CHECK(lr(s + 1) < lr(s));
 }
 
+TEST_CASE("the rate falls when a loss does not") {
+  optim::PlateauSchedule schedule({.factor = 0.5, .patience = 2});
+  const double losses[] = {1.0, 0.9, 0.9, 0.89999, std::nan(""), 0.95, 0.5, 0.6, 0.6, 0.6, 0.6};
+  const double scales[] = {1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25};
+  for (std::size_t i = 0; i < std::size(losses); ++i) {
+    // A copy that goes on from the state is the same.
+    optim::PlateauSchedule copy({.factor = 0.5, .patience = 2});
+    copy.set_state(schedule.state());
+    schedule = copy;
+    schedule.update(losses[i]);
+    CHECK(schedule.scale() == scales[i]);
+  }
+}
+
 }  // namespace tessera::test

@@ -6,6 +6,7 @@
 #include <tessera/autograd/ops/attention.hpp>
 #include <tessera/autograd/ops/conv.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/equivariant.hpp>
 #include <tessera/autograd/ops/gather.hpp>
 #include <tessera/autograd/ops/ghost_rows.hpp>
 #include <tessera/autograd/ops/interpolate.hpp>
@@ -22,6 +23,8 @@
 #include <tessera/autograd/ops/softmax.hpp>
 #include <tessera/models/fields.hpp>
 #include <tessera/models/forecaster.hpp>
+#include <tessera/models/mace.hpp>
+#include <tessera/models/mace_blocks.hpp>
 #include <tessera/models/mesh_graph_net.hpp>
 #include <tessera/models/solvers.hpp>
 #include <tessera/models/swin.hpp>
@@ -29,7 +32,9 @@
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/atoms/domain.hpp>
+#include <tessera/nn/atoms/objective.hpp>
 #include <tessera/nn/atoms/partition.hpp>
+#include <tessera/nn/atoms/statistics.hpp>
 #include <tessera/nn/atoms/structure.hpp>
 #include <tessera/nn/attention.hpp>
 #include <tessera/nn/checkpoint.hpp>
