@@ -25,6 +25,8 @@ void check_rows(const char* what, const View& rows, const View& q, int less, DTy
 constexpr double kLargestSum = 1e6;
 /// Most panels of one task, which reads the keys once.
 constexpr std::int64_t kMostPanels = 32;
+/// Messages move after every so many panels.
+constexpr std::int64_t kPollPanels = 4;
 /// A problem is cut into at least so many tasks where panels allow, but not into less than
 /// kLeastPanels.
 constexpr std::int64_t kWantedTasks = 32, kLeastPanels = 4;
@@ -61,17 +63,11 @@ struct PanelSums {
     largest_scores(s, queries, keys, vectors, rise);
     for (std::int64_t i = 0; i < queries; ++i) {
       const bool fresh = reference[i] == kNever;
-      if (!fresh && !(rise[i] > T(0))) {
-        rise[i] = T(0);
-      } else if (!fresh) {
-        const T before = reference[i];
-        reference[i] += rise[i];
-        rise[i] = reference[i] - before;
-      } else {
-        reference[i] = rise[i];
-        if (rise[i] == kNever) rise[i] = T(0);
-      }
-      start[i] = reference[i] == kNever ? T(0) : -reference[i];
+      const T before = fresh ? T(0) : reference[i];
+      if (fresh || rise[i] > T(0)) reference[i] = before + rise[i];
+      // What the reference moved by after rounding, as later scores begin with it.
+      rise[i] = reference[i] == kNever ? T(0) : reference[i] - before;
+      start[i] = -(before + rise[i]);
       shrink[i] = fresh ? T(1) : std::exp2(-rise[i]);
       total[i] *= shrink[i];
     }
@@ -133,8 +129,8 @@ struct Forward {
         const PanelSums<T> sum_of = panel(p);
         const ScoreTile<T> tile{work, n, h, chunk, p, key, count, s, sum_of.queries};
         add_tile(tile, sum_of, k_rows, q_panels + chunk.begin(p) * work.depth, v_rows);
+        if (p % kPollPanels == 0) poll_progress();
       }
-      poll_progress();
     }
     write(n, h, chunk, panel, rows);
   }

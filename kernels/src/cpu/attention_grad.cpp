@@ -187,6 +187,7 @@ class GradTile {
       const Interval queries{first, chunk.begin(p)};
       sum_over_queries(p_, c.g_columns, c.size, queries, width_, start, dv_);
       sum_over_queries(ds_, c.q_columns, c.size, queries, depth_, start, dk_);
+      poll_progress();
     }
     if (start != nullptr) return;
     const std::int64_t head = work_.key_head(c.h);
@@ -270,7 +271,6 @@ struct Gradients {
       for (std::int64_t key = part * part_keys; key < last; key += kTileKeys) {
         tile.read(c, key, std::min(kTileKeys, last - key));
         tile.add(c, dk, dv, mine);
-        if (!apart) poll_progress();
       }
       if (!apart && part > 0) add_part(mine);
     });
