@@ -382,3 +382,138 @@ TEST_CASE("convolution over edges: any cut of nodes, rows and edges together") {
     }
   }
 }
+
+// ---- the whole chain turns with its input ----
+
+namespace {
+
+/// D_l with Y_l(Q v) = D_l Y_l(v): from that of l = 1, Q itself, by coupling.
+std::vector<std::vector<double>> turns(const double (&q)[3][3], int lmax) {
+  std::vector<std::vector<double>> d{{1.0}, {}};
+  for (const auto& row : q) d[1].insert(d[1].end(), row, row + 3);
+  for (int l = 2; l <= lmax; ++l) {
+    const auto& c = kernels::wigner_3j(1, l - 1, l);
+    const std::int64_t n = 2 * l + 1, b = 2 * l - 1;
+    std::vector<double> next(z(n * n));
+    for (std::int64_t i = 0; i < 3; ++i)
+      for (std::int64_t j = 0; j < b; ++j)
+        for (std::int64_t k = 0; k < n; ++k)
+          for (std::int64_t i2 = 0; i2 < 3; ++i2)
+            for (std::int64_t j2 = 0; j2 < b; ++j2)
+              for (std::int64_t k2 = 0; k2 < n; ++k2)
+                next[z(k * n + k2)] += static_cast<double>(n) * c[z((i * b + j) * n + k)] *
+                                       c[z((i2 * b + j2) * n + k2)] * d[1][z(i * 3 + i2)] *
+                                       d[z(l - 1)][z(j * b + j2)];
+    d.push_back(std::move(next));
+  }
+  return d;
+}
+
+DenseArray turned(const DenseArray& x, const std::vector<std::vector<double>>& d, int lmax) {
+  DenseArray y(x.shape);
+  for (std::int64_t n = 0; n < x.shape[0]; ++n)
+    for (int l = 0; l <= lmax; ++l)
+      for (int i = 0; i <= 2 * l; ++i)
+        for (int j = 0; j <= 2 * l; ++j)
+          for (std::int64_t k = 0; k < x.shape[2]; ++k)
+            at(y, n, l * l + i, k) += d[z(l)][z(i * (2 * l + 1) + j)] * at(x, n, l * l + j, k);
+  return y;
+}
+
+double difference(const DenseArray& a, const DenseArray& b) {
+  double worst = 0.0;
+  for (std::size_t i = 0; i < a.values.size(); ++i)
+    worst = std::max(worst, std::abs(a.values[i] - b.values[i]));
+  return worst / b.largest();
+}
+
+}  // namespace
+
+TEST_CASE("harmonics, convolution, contraction and linear turn and mirror with their input") {
+  if (test_meshes().front().size() > 1) return;
+  Rng rng(11);
+  const std::int64_t nodes = 5, edges = 40, channels = 3, hidden = 4;
+  const auto draw = [&](const Shape& shape) {
+    DenseArray a(shape);
+    for (double& x : a.values) x = rng.real(-1.0, 1.0);
+    return a;
+  };
+  const DenseArray v = draw({edges, 3}), h = draw({nodes, 9, channels}),
+                   mlp = draw({edges, hidden});
+  const DenseArray w = draw({hidden, kernels::tensor_paths(2, 3, 3).count() * channels});
+  const DenseArray mix = draw({kernels::tensor_paths(2, 3, 3).count(), channels, channels});
+  const DenseArray product =
+      draw({2, kernels::contraction_weights(3, 2, 3, CouplingBasis::kFull), channels});
+  const DenseArray last = draw({3, 2, channels, channels});
+  DenseArray senders({edges}), receivers({edges}), species({nodes});
+  for (std::int64_t e = 0; e < edges; ++e) {
+    senders.values[z(e)] = static_cast<double>(rng.integer(0, nodes - 1));
+    receivers.values[z(e)] = static_cast<double>(e * nodes / edges);
+  }
+  for (std::int64_t n = 0; n < nodes; ++n) species.values[z(n)] = static_cast<double>(n % 2);
+  const auto chain = [&](const DenseArray& vectors, const DenseArray& features) {
+    const ConvolutionPaths paths{2, 3, 3};
+    const Tensor z_n = to_self(species, DType::kInt64);
+    const Tensor m = equivariant_convolution(
+        to_self(features), spherical_harmonics(to_self(vectors), 3), to_self(mlp), to_self(w),
+        to_self(senders, DType::kInt64), to_self(receivers, DType::kInt64), paths,
+        Layout::replicated(Mesh::self(), {nodes}));
+    const Tensor b = symmetric_contraction(path_linear(m, to_self(mix), paths), to_self(product),
+                                           z_n, {3, 2, 3});
+    return to_dense(irreps_linear(b, to_self(last), z_n));
+  };
+  // A rotation from a random quaternion, and its product with the inversion.
+  double s[4], norm = 0.0;
+  for (double& x : s) {
+    x = rng.real(-1.0, 1.0);
+    norm += x * x;
+  }
+  for (double& x : s) x /= std::sqrt(norm);
+  for (const double parity : {1.0, -1.0}) {
+    const double q[3][3] = {
+        {parity * (1 - 2 * (s[2] * s[2] + s[3] * s[3])), parity * 2 * (s[1] * s[2] - s[0] * s[3]),
+         parity * 2 * (s[1] * s[3] + s[0] * s[2])},
+        {parity * 2 * (s[1] * s[2] + s[0] * s[3]), parity * (1 - 2 * (s[1] * s[1] + s[3] * s[3])),
+         parity * 2 * (s[2] * s[3] - s[0] * s[1])},
+        {parity * 2 * (s[1] * s[3] - s[0] * s[2]), parity * 2 * (s[2] * s[3] + s[0] * s[1]),
+         parity * (1 - 2 * (s[1] * s[1] + s[2] * s[2]))}};
+    const auto d = turns(q, 3);
+    DenseArray moved({edges, 3});
+    for (std::int64_t e = 0; e < edges; ++e)
+      for (int i = 0; i < 3; ++i)
+        for (int j = 0; j < 3; ++j) moved.values[z(3 * e + i)] += q[i][j] * v.values[z(3 * e + j)];
+    DenseArray y({edges, 16, 1});
+    y.values = to_dense(spherical_harmonics(to_self(v), 3)).values;
+    DenseArray y_moved({edges, 16, 1});
+    y_moved.values = to_dense(spherical_harmonics(to_self(moved), 3)).values;
+    CHECK(difference(y_moved, turned(y, d, 3)) < 1e-13);
+    CHECK(difference(chain(moved, turned(h, d, 2)), turned(chain(v, h), d, 2)) < 1e-12);
+  }
+}
+
+TEST_CASE("equivariant ops refuse what does not fit, with advice") {
+  if (test_meshes().front().size() > 1) return;
+  const auto zeros = [](const Shape& shape, DType dtype = DType::kFloat64) {
+    return to_self(DenseArray(shape), dtype);
+  };
+  CHECK_THROWS_AS(spherical_harmonics(zeros({4, 2}), 2), ShapeError);
+  CHECK_THROWS_AS(spherical_harmonics(zeros({4, 3}, DType::kBFloat16), 2), DTypeError);
+  CHECK_THROWS_AS(spherical_harmonics(zeros({4, 3}), 11), UsageError);
+  CHECK_THROWS_AS(irreps_linear(zeros({4, 4, 3}), zeros({3, 3, 3})), ShapeError);
+  CHECK_THROWS_AS(irreps_linear(zeros({4, 4, 3}), zeros({2, 3, 3}, DType::kFloat32)), DTypeError);
+  CHECK_THROWS_AS(symmetric_contraction(zeros({4, 4, 3}), zeros({1, 5, 3}),
+                                        zeros({4}, DType::kInt64), {1, 1, 3}),
+                  ShapeError);
+  CHECK_THROWS_AS(symmetric_contraction(zeros({4, 4, 3}), zeros({1, 5, 3}),
+                                        zeros({4}, DType::kInt64), {1, 1, 4}),
+                  UsageError);
+  CHECK_THROWS_AS(
+      equivariant_convolution(zeros({4, 4, 3}), zeros({6, 4}), zeros({6, 2}), zeros({3, 12}),
+                              zeros({6}, DType::kInt64), zeros({6}, DType::kInt64), {1, 1, 1},
+                              Layout::replicated(Mesh::self(), {4})),
+      ShapeError);
+  CHECK_THROWS_AS(equivariant_convolution(zeros({4, 4, 3}), zeros({6, 4}), zeros({6, 2}),
+                                          zeros({2, 12}), zeros({6}), zeros({6}, DType::kInt64),
+                                          {1, 1, 1}, Layout::replicated(Mesh::self(), {4})),
+                  DTypeError);
+}

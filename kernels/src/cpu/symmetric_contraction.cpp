@@ -17,6 +17,8 @@ using namespace cpu;
 
 /// Nodes of one element that share the coefficients in cache.
 constexpr std::int64_t kNodes = 64;
+/// Rows of the result: l_out <= 6.
+constexpr int kMaxOutputs = 49;
 
 struct NodeBlock {
   std::int64_t element;
@@ -228,14 +230,27 @@ class Contraction {
       const Products<T, kOrder>& p, const T* c, const T* g, J* gradient, Single* result) const {
     std::fill_n(gradient, program_.products(), J{});
     std::fill_n(result, program_.inputs, Single{});
-    for (const auto& m : program_.monomials) {
-      Vector factor{};
-      for (std::int32_t t = m.begin; t < m.end; ++t)
-        factor += S::load(c + t * kLanes) *
-                  S::load(g + program_.terms[static_cast<std::size_t>(t)].output * width_);
-      result[m.k].part[0] += factor * p.product(m.q).part[J::kTop];
-      const J& last = p.input(m.k);
-      for (unsigned s = 0; s < J::kParts; ++s) gradient[m.q].part[s] += factor * last.part[s];
+    Vector outputs[kMaxOutputs];
+    for (int i = 0; i < program_.outputs; ++i) outputs[i] = S::load(g + i * width_);
+    // Sums stay in registers while k does not change.
+    for (auto m = program_.monomials.begin(); m != program_.monomials.end();) {
+      const std::int32_t k = m->k;
+      const J last = p.input(k);
+      Vector sum{};
+      for (; m != program_.monomials.end() && m->k == k; ++m) {
+        const T* term = c + m->begin * kLanes;
+        const auto* output = program_.terms.data() + m->begin;
+        Vector factor = S::load(term) * outputs[output->output];
+        for (std::int32_t t = m->begin + 1; t < m->end; ++t) {
+          term += kLanes;
+          ++output;
+          factor += S::load(term) * outputs[output->output];
+        }
+        sum += factor * p.product(m->q).part[J::kTop];
+        J& to = gradient[m->q];
+        for (unsigned s = 0; s < J::kParts; ++s) to.part[s] += factor * last.part[s];
+      }
+      result[k].part[0] += sum;
     }
     for (int i = 0; i < program_.inputs; ++i) result[i].part[0] += gradient[1 + i].part[J::kTop];
     const J* next = gradient + 1 + program_.inputs;
