@@ -1,0 +1,69 @@
+#include "collect.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <tessera/nn/io/data_error.hpp>
+#include <tessera/parallel/redistribute.hpp>
+
+namespace tessera::atomistic {
+
+std::vector<double> collect_values(const Tensor& values, const nn::Graph& graph, int root) {
+  const Tensor ids = parallel::gather_to(graph.ids, root);
+  const Tensor all = parallel::gather_to(values, root);
+  if (graph.nodes().mesh().rank() != root) return {};
+  const auto n = static_cast<std::size_t>(graph.node_count());
+  std::vector<std::size_t> order(n);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto* const id = ids.local().as<std::int64_t>();
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return id[a] < id[b]; });
+  const std::size_t width = n == 0 ? 0 : static_cast<std::size_t>(values.numel()) / n;
+  std::vector<double> sorted;
+  sorted.reserve(n * width);
+  const View view = all.local();
+  for (const std::size_t i : order) {
+    for (std::size_t c = 0; c < width; ++c) {
+      sorted.push_back(
+          load_as_double(view.data, view.dtype, static_cast<std::int64_t>(i * width + c)));
+    }
+  }
+  return sorted;
+}
+
+nn::AtomColumn real_column(const std::string& name,
+                           std::int64_t width,
+                           const std::vector<double>& values) {
+  nn::AtomColumn column{.name = name, .type = 'R', .width = width, .values = {}};
+  column.values.reserve(values.size());
+  char text[32];
+  for (const double v : values) {
+    std::snprintf(text, sizeof text, "%.17g", v);
+    column.values.emplace_back(text);
+  }
+  return column;
+}
+
+std::vector<double> column_values(const nn::Structure& structure,
+                                  const std::string& name,
+                                  std::int64_t width) {
+  std::vector<double> values;
+  for (const nn::AtomColumn& column : structure.columns) {
+    if (column.name != name || column.width != width) continue;
+    for (const std::string& text : column.values) {
+      double value = 0.0;
+      const auto end = text.data() + text.size();
+      const auto result = std::from_chars(text.data(), end, value);
+      if (result.ec != std::errc() || result.ptr != end || !std::isfinite(value)) {
+        throw DataError(str("atoms: `", text, "` in column ", name,
+                            " is no number. Mend the file, or take the column out."));
+      }
+      values.push_back(value);
+    }
+  }
+  return values;
+}
+
+}  // namespace tessera::atomistic
