@@ -21,6 +21,11 @@
 #include <tessera/autograd/ops/segment.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/autograd/ops/softmax.hpp>
+#include <tessera/models/atomistic/dynamics.hpp>
+#include <tessera/models/atomistic/empirical.hpp>
+#include <tessera/models/atomistic/potential.hpp>
+#include <tessera/models/atomistic/relax.hpp>
+#include <tessera/models/atomistic/silica.hpp>
 #include <tessera/models/fields.hpp>
 #include <tessera/models/forecaster.hpp>
 #include <tessera/models/mace.hpp>
