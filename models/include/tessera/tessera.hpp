@@ -30,6 +30,7 @@
 #include <tessera/models/forecaster.hpp>
 #include <tessera/models/mace.hpp>
 #include <tessera/models/mace_blocks.hpp>
+#include <tessera/models/mace_file.hpp>
 #include <tessera/models/mesh_graph_net.hpp>
 #include <tessera/models/solvers.hpp>
 #include <tessera/models/swin.hpp>
