@@ -10,6 +10,7 @@ namespace {
 
 std::vector<const Structure*> pointers(const std::vector<Structure>& structures) {
   std::vector<const Structure*> list;
+  list.reserve(structures.size());
   for (const Structure& s : structures) list.push_back(&s);
   return list;
 }

@@ -51,7 +51,7 @@ Tensor integers(const std::vector<std::int64_t>& values, const Layout& layout) {
 
 template <class T>
 Tensor floats(const std::vector<T>& values, const Layout& layout, DType dtype) {
-  const Tensor x = Tensor::empty(layout, dtype);
+  Tensor x = Tensor::empty(layout, dtype);
   const View view = x.mutable_local();
   for (std::size_t i = 0; i < values.size(); ++i)
     store_double(view.data, dtype, static_cast<std::int64_t>(i), static_cast<double>(values[i]));
@@ -183,7 +183,7 @@ Tensor edge_vectors(const Tensor& positions, const Graph& graph, const Tensor& c
 
 Tensor edge_vectors_of_rows(const Tensor& rows, const Graph& graph, const Tensor& cells) {
   // The own rows among all rows: receivers lie there, too.
-  const Tensor v = gather_own(rows, graph.receiver_rows, graph.rows()) - at_senders(rows, graph);
+  Tensor v = gather_own(rows, graph.receiver_rows, graph.rows()) - at_senders(rows, graph);
   if (!graph.has_shifts && !cells.defined()) return v;
   const Tensor& h = cells.defined() ? cells : graph.cells;
   if (graph.graph_count() == 1) return v + matmul(graph.shifts, reshape(h, {3, 3}));

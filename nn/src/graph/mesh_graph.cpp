@@ -139,23 +139,24 @@ std::vector<std::int64_t> partition_graph(const MeshTopology& topology, std::int
   return partition(neighbours(topology), parts);
 }
 
-Graph mesh_graph(const MeshTopology& t,
+Graph mesh_graph(const MeshTopology& topology,
                  const Mesh& mesh,
-                 const std::vector<std::string>& names,
+                 const std::vector<std::string>& axes,
                  DType dtype) {
+  const MeshTopology& t = topology;
   const auto n = static_cast<std::size_t>(t.nodes);
   if (t.nodes < 0 || (!t.positions.empty() && t.positions.size() != 3 * n) ||
       (!t.kinds.empty() && t.kinds.size() != n)) {
     throw ShapeError(str("mesh_graph: ", t.positions.size(), " coordinates and ", t.kinds.size(),
                          " kinds of ", t.nodes, " nodes. Give 3 and 1 for each, or none."));
   }
-  std::vector<int> axes;
+  std::vector<int> cut;
   AxisMask mask = 0;
-  if (names.empty())
-    for (int a = 0; a < mesh.axis_count(); ++a) axes.push_back(a);
-  for (const std::string& name : names) axes.push_back(mesh.axis(name));
-  for (const int a : axes) mask |= AxisMask{1} << a;
-  const PartNumber number = part_number(mesh, axes);
+  if (axes.empty())
+    for (int a = 0; a < mesh.axis_count(); ++a) cut.push_back(a);
+  for (const std::string& name : axes) cut.push_back(mesh.axis(name));
+  for (const int a : cut) mask |= AxisMask{1} << a;
+  const PartNumber number = part_number(mesh, cut);
   const Neighbours graph = neighbours(t);
   // One rank cuts for all: they must agree, whatever METIS they have.
   std::vector<std::int64_t> part(n, 0);
@@ -200,14 +201,14 @@ Graph mesh_graph(const MeshTopology& t,
   }
   for (std::int64_t& s : local.senders) s = row[static_cast<std::size_t>(s)];
   local.shifts.assign(3 * local.receivers.size(), 0);
-  return make_graph(local, mesh, axes, dtype);
+  return make_graph(local, mesh, cut, dtype);
 }
 
 Tensor node_values(const Graph& graph,
                    std::int64_t width,
                    const std::function<double(std::int64_t, std::int64_t)>& f,
                    DType dtype) {
-  const Tensor x = Tensor::empty(graph.nodes().with_inserted_dim(1, width), dtype);
+  Tensor x = Tensor::empty(graph.nodes().with_inserted_dim(1, width), dtype);
   const View ids = graph.ids.local();
   const View out = x.mutable_local();
   for (std::int64_t i = 0; i < ids.size(); ++i)
