@@ -23,6 +23,7 @@
 #include <tessera/autograd/ops/softmax.hpp>
 #include <tessera/models/atomistic/dynamics.hpp>
 #include <tessera/models/atomistic/empirical.hpp>
+#include <tessera/models/atomistic/mace_potential.hpp>
 #include <tessera/models/atomistic/potential.hpp>
 #include <tessera/models/atomistic/relax.hpp>
 #include <tessera/models/atomistic/silica.hpp>

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 #include <tessera/nn/io/data_error.hpp>
+#include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/redistribute.hpp>
 
 namespace tessera::atomistic {
@@ -64,6 +65,38 @@ std::vector<double> column_values(const nn::Structure& structure,
     }
   }
   return values;
+}
+
+void share(nn::Structure& structure, const Mesh& mesh) {
+  AxisMask all = 0;
+  for (int a = 0; a < mesh.axis_count(); ++a) all |= AxisMask{1} << a;
+  const auto group = parallel::Group::of(mesh, all);
+  const auto send = [&](auto& list, std::size_t count) {
+    list.resize(count);
+    parallel::broadcast(group, list.data(), static_cast<std::int64_t>(count * sizeof(list[0])), 0,
+                        {"structure", {}, {}})
+        .wait();
+  };
+  std::vector<double> head = {
+      static_cast<double>(structure.species.size()), static_cast<double>(structure.forces.size()),
+      structure.energy ? 1.0 : 0.0, structure.energy.value_or(0.0), structure.stress ? 1.0 : 0.0};
+  for (const double x : structure.stress.value_or(std::array<double, 9>{})) head.push_back(x);
+  for (const nn::Vec3& v : structure.cell.vectors) head.insert(head.end(), v.begin(), v.end());
+  for (const bool p : structure.cell.periodic) head.push_back(p ? 1.0 : 0.0);
+  send(head, head.size());
+  const auto atoms = static_cast<std::size_t>(head[0]);
+  send(structure.species, atoms);
+  send(structure.positions, 3 * atoms);
+  send(structure.forces, static_cast<std::size_t>(head[1]));
+  if (head[2] != 0.0) structure.energy = head[3];
+  std::array<double, 9> stress{};
+  std::copy_n(head.begin() + 5, 9, stress.begin());
+  if (head[4] != 0.0) structure.stress = stress;
+  for (std::size_t k = 0; k < 3; ++k) {
+    std::copy_n(head.begin() + 14 + static_cast<std::ptrdiff_t>(3 * k), 3,
+                structure.cell.vectors[k].begin());
+    structure.cell.periodic[k] = head[23 + k] != 0.0;
+  }
 }
 
 }  // namespace tessera::atomistic

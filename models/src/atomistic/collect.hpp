@@ -20,4 +20,7 @@ std::vector<double> column_values(const nn::Structure& structure,
                                   const std::string& name,
                                   std::int64_t width);
 
+/// Atoms, cell and labels of mesh rank 0's structure on every rank of the mesh.
+void share(nn::Structure& structure, const Mesh& mesh);
+
 }  // namespace tessera::atomistic
