@@ -10,7 +10,7 @@ namespace tessera::kernels::cpu {
 namespace {
 
 /// Packed keys and values of a tile, of one head and of all: they stay in the cache of a core.
-constexpr double kHeadBytes = 256 << 10;
+constexpr double kHeadBytes = 512 << 10;
 constexpr double kPackedBytes = 1 << 20;
 /// Own rows of a tile along the outer axes.
 constexpr std::int64_t kMostRows[] = {1, 32, 8};
