@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <numeric>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/nn/checkpoint.hpp>
@@ -103,21 +103,11 @@ std::vector<std::int64_t> map_of_points(const data::PointCloud& cloud, const Sha
   std::iota(all.begin(), all.end(), 0);
   const data::NearestPoints nearest(cloud.positions(), cloud.position_dims(), all);
   std::vector<std::int64_t> pixels;
-  std::vector<double> at(static_cast<std::size_t>(cloud.position_dims()), 0.0);
   for (std::int64_t r = 0; r < size[0]; ++r) {
     for (std::int64_t c = 0; c < size[1]; ++c) {
-      const double x = (static_cast<double>(c) + 0.5) / static_cast<double>(size[1]) * 2.0 - 1.0;
-      const double y = 1.0 - (static_cast<double>(r) + 0.5) / static_cast<double>(size[0]) * 2.0;
-      if (cloud.on_sphere()) {
-        const double longitude = x * std::numbers::pi;
-        const double latitude = y * 0.5 * std::numbers::pi;
-        at = {std::cos(latitude) * std::cos(longitude), std::cos(latitude) * std::sin(longitude),
-              std::sin(latitude)};
-      } else {
-        at[0] = x;
-        if (at.size() > 1) at[1] = y;
-      }
-      pixels.push_back(nearest.nearest(at));
+      const double x = (static_cast<double>(c) + 0.5) / static_cast<double>(size[1]);
+      const double y = 1.0 - (static_cast<double>(r) + 0.5) / static_cast<double>(size[0]);
+      pixels.push_back(nearest.nearest(cloud.position_on_map(x, y)));
     }
   }
   return pixels;
@@ -128,7 +118,9 @@ void draw_points(const std::string& path,
                  const data::PointCloud& cloud,
                  const std::vector<double>& model,
                  LinearPoints& linear) {
-  const Shape size = {180, cloud.on_sphere() ? 360 : 180};
+  constexpr double kColumns = 360.0;
+  const double rows = std::clamp(kColumns * cloud.map_aspect(), 0.25 * kColumns, kColumns);
+  const Shape size = {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(kColumns)};
   std::array<std::vector<double>, 4> maps;
   ErrorSums errors[2];
   double low = std::numeric_limits<double>::infinity();

@@ -27,6 +27,18 @@ double heat(std::int64_t s, std::int64_t i) {
 }
 double cover(std::int64_t i) { return 2.0 * static_cast<double>(i % 5); }
 
+/// Distance of two points through the unit sphere.
+double chord(std::int64_t a, std::int64_t b) {
+  const double radian = std::numbers::pi / 180.0;
+  const double cosine = std::sin(latitude(a) * radian) * std::sin(latitude(b) * radian) +
+                        std::cos(latitude(a) * radian) * std::cos(latitude(b) * radian) *
+                            std::cos((longitude(a) - longitude(b)) * radian);
+  return std::sqrt(std::max(2.0 - 2.0 * cosine, 0.0));
+}
+double distance(const double* a, const double* b) {
+  return std::hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
+}
+
 /// A file of points with two samples, one per rank, removed at the end.
 class Cloud {
  public:
@@ -79,7 +91,6 @@ TEST_CASE("points have their place on the sphere, their values and scales of the
   CHECK(cloud.samples() == 2);
   CHECK(cloud.input_channels() == 4);
   CHECK(cloud.dimension() == "cells");
-  CHECK(cloud.on_sphere());
   CHECK(cloud.training_points() > 30);
   CHECK(cloud.training_points() < 52);
   double sum = 0.0;
@@ -94,16 +105,28 @@ TEST_CASE("points have their place on the sphere, their values and scales of the
   }
   CHECK(cloud.target_scale(0).mean == Approx(sum / count).epsilon(1e-6));
   double channels[4];
+  double first[4];
+  double second[4];
+  cloud.input(0, 0, first);
+  cloud.input(0, 1, second);
+  const double scale = chord(0, 1) / distance(first, second);
+  double largest = 0.0;
   for (std::int64_t i = 0; i < kPoints; ++i) {
     cloud.input(1, i, channels);
-    const double radian = std::numbers::pi / 180.0;
-    CHECK(channels[0] ==
-          Approx(std::cos(latitude(i) * radian) * std::cos(longitude(i) * radian)).margin(1e-6));
-    CHECK(channels[2] == Approx(std::sin(latitude(i) * radian)).margin(1e-6));
+    CHECK(distance(first, channels) * scale == Approx(chord(0, i)).margin(1e-5));
+    for (int d = 0; d < 3; ++d) largest = std::max(largest, std::abs(channels[d]));
     CHECK(channels[3] * cloud.scales()[0].std + cloud.scales()[0].mean ==
           Approx(cover(i)).margin(1e-5));
     CHECK(std::isnan(cloud.target(0, 0, i)) == std::isnan(heat(0, i)));
   }
+  CHECK(largest == Approx(1.0));
+  // The corner of the map at the least longitude and latitude, and that of point 0.
+  const auto [west, east] = std::pair(0.0, 353.0);
+  const auto [south, north] = std::pair(-85.0, 84.0);
+  const std::vector<double> place = cloud.position_on_map((longitude(0) - west) / (east - west),
+                                                          (latitude(0) - south) / (north - south));
+  CHECK(distance(place.data(), first) < 1e-5);
+  CHECK(cloud.map_aspect() == Approx((north - south) / (east - west)).epsilon(1e-5));
 }
 
 TEST_CASE("draws of points are those of one rank, each point once, none held out") {

@@ -36,6 +36,11 @@ Axis axis_of(const io::NetcdfVariable& v) {
   return is("latitude", "degrees_north") ? Axis::kLatitude : Axis::kOther;
 }
 
+std::vector<double> on_unit_sphere(double longitude, double latitude) {
+  return {std::cos(latitude) * std::cos(longitude), std::cos(latitude) * std::sin(longitude),
+          std::sin(latitude)};
+}
+
 std::vector<double> uniform(std::uint64_t key, std::uint64_t counter, std::int64_t count) {
   std::vector<double> values(static_cast<std::size_t>(count));
   kernels::random_uniform(
@@ -166,11 +171,28 @@ void PointCloud::read_positions() {
   on_sphere_ = columns.size() == 2 && !longitude.empty() && !latitude.empty();
   if (on_sphere_) {
     position_dims_ = 3;
-    for (std::size_t i = 0; i < n; ++i) {
-      positions_.push_back(std::cos(latitude[i]) * std::cos(longitude[i]));
-      positions_.push_back(std::cos(latitude[i]) * std::sin(longitude[i]));
-      positions_.push_back(std::sin(latitude[i]));
+    for (std::size_t i = 0; i < n; ++i)
+      for (const double x : on_unit_sphere(longitude[i], latitude[i])) positions_.push_back(x);
+    for (const std::vector<double>* angle : {&longitude, &latitude}) {
+      const auto [low, high] = std::minmax_element(angle->begin(), angle->end());
+      low_.push_back(*low);
+      high_.push_back(*high);
     }
+    // One scale for all three: distances keep their proportions.
+    double largest = 0.0;
+    for (std::size_t d = 0; d < 3; ++d) {
+      double low = positions_[d];
+      double high = low;
+      for (std::size_t i = d; i < positions_.size(); i += 3) {
+        low = std::min(low, positions_[i]);
+        high = std::max(high, positions_[i]);
+      }
+      centre_.push_back(0.5 * (low + high));
+      largest = std::max(largest, 0.5 * (high - low));
+    }
+    if (largest > 0.0) scale_ = largest;
+    for (std::size_t i = 0; i < positions_.size(); ++i)
+      positions_[i] = (positions_[i] - centre_[i % 3]) / scale_;
     return;
   }
   position_dims_ = static_cast<int>(columns.size());
@@ -179,9 +201,31 @@ void PointCloud::read_positions() {
     const double middle = 0.5 * (*low + *high);
     const double half = *high > *low ? 0.5 * (*high - *low) : 1.0;
     for (double& value : x) value = (value - middle) / half;
+    low_.push_back(-1.0);
+    high_.push_back(1.0);
   }
   for (std::size_t i = 0; i < n; ++i)
     for (const std::vector<double>& x : columns) positions_.push_back(x[i]);
+}
+
+std::vector<double> PointCloud::position_on_map(double x, double y) const {
+  const auto along = [&](std::size_t d, double share) {
+    return low_[d] + share * (high_[d] - low_[d]);
+  };
+  if (on_sphere_) {
+    std::vector<double> position = on_unit_sphere(along(0, x), along(1, y));
+    for (std::size_t d = 0; d < 3; ++d) position[d] = (position[d] - centre_[d]) / scale_;
+    return position;
+  }
+  std::vector<double> position(static_cast<std::size_t>(position_dims_), 0.0);
+  position[0] = along(0, x);
+  if (position.size() > 1) position[1] = along(1, y);
+  return position;
+}
+
+double PointCloud::map_aspect() const {
+  if (!on_sphere_ || high_[0] <= low_[0]) return 1.0;
+  return (high_[1] - low_[1]) / (high_[0] - low_[0]);
 }
 
 PointCloud::Variable PointCloud::read(const io::NetcdfReader& reader, const std::string& name) {

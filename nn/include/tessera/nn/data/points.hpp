@@ -36,8 +36,9 @@ struct PointBatch {
 };
 
 /// Values on the nodes or cells of an unstructured mesh, or on stations: some variables are to be
-/// predicted from the position and from others. Longitude and latitude become a point on the unit
-/// sphere, other coordinates are scaled to -1..1. All is held in memory, on every rank: draws of
+/// predicted from the position and from others. Longitude and latitude become a point on the
+/// sphere, moved and scaled so that all points lie between -1 and 1; other coordinates are scaled
+/// to -1..1 each. All is held in memory, on every rank: draws of
 /// points go anywhere.
 class PointCloud {
  public:
@@ -59,8 +60,11 @@ class PointCloud {
   /// The position of each point as the network sees it, [points, position_dims()].
   std::span<const double> positions() const { return positions_; }
   int position_dims() const { return position_dims_; }
-  /// Whether positions are on the unit sphere.
-  bool on_sphere() const { return on_sphere_; }
+  /// The position of a place on a map of the first two coordinates: x and y run from 0 to 1 over
+  /// the range of the points.
+  std::vector<double> position_on_map(double x, double y) const;
+  /// Range of the second coordinate over that of the first.
+  double map_aspect() const;
   bool held_out(std::int64_t point) const { return held_out_[static_cast<std::size_t>(point)]; }
   /// Points of the training, ascending.
   const std::vector<std::int64_t>& training() const { return training_; }
@@ -91,6 +95,10 @@ class PointCloud {
   std::vector<double> positions_;
   int position_dims_ = 0;
   bool on_sphere_ = false;
+  std::vector<double> low_;  // range of the coordinates as they are mapped: radians, or -1 and 1
+  std::vector<double> high_;
+  std::vector<double> centre_;       // what is taken from points of the unit sphere
+  double scale_ = 1.0;               // and what they are divided by
   std::vector<Variable> variables_;  // inputs, then targets
   std::vector<io::NetcdfVariable> target_variables_;
   std::vector<PointScale> scales_;
