@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/elementwise.hpp>
 

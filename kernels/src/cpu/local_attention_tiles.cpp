@@ -1,6 +1,7 @@
 #include "cpu/local_attention_tiles.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cpu/batch_gemm.hpp"
