@@ -35,8 +35,9 @@ struct AttentionOperands {
 };
 
 /// Rows so far, when keys come block after block. `sum` (as out, in the compute type; may be `out`
-/// itself) holds sum_j exp(s_ij - largest_i) v_j, `largest` and `total` [samples..., domain...,
-/// H] the maximum and the sum of the exponentials.
+/// itself) holds sum_j 2^(s_ij log2(e) - largest_i) v_j, `total` [samples..., domain..., H] the sum
+/// of these powers, `largest` (likewise) the reference they count from: near the largest exponent,
+/// -inf before a key was seen.
 struct AttentionState {
   View sum, largest, total;
   bool first = true;  ///< start from nothing; the state is not read
