@@ -114,9 +114,9 @@ TEST_CASE("large products: any stride, bias, slices of k, any number of threads 
     std::int64_t m, n, k;
   };
   for (const Case& s :
-       {Case{300, 100, 80}, {18, 400, 1100}, {301, 33, 130}, {97, 3100, 40}, {64, 64, 2500}}) {
+       {Case{300, 100, 80}, {18, 80, 1100}, {301, 33, 130}, {40, 3100, 33}, {36, 40, 2100}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      for (int trial = 0; trial < 6; ++trial) {
+      for (int trial = 0; trial < 4; ++trial) {
         const auto lie = [&] { return trial == 0 ? Lie::kDense : kAllLies[uniform_int(0, 3)]; };
         const bool turned_a = uniform_int(0, 1) == 1, turned_b = uniform_int(0, 1) == 1;
         const OwnedView a =

@@ -144,11 +144,15 @@ Rows read_rows(const Matrix& a, std::int64_t rows, std::int64_t k) {
   return {dense, k, false};
 }
 
-/// `rows` rows of one panel's columns.
+constexpr std::int64_t kLine = 64 / sizeof(float);
+
+/// `rows` rows of one panel's columns; meanwhile `next`, the panel behind it, comes to the second
+/// cache.
 void panel_product(const Rows& a,
                    std::int64_t rows,
                    std::int64_t k,
                    const float* panel,
+                   const float* next,
                    std::int64_t columns,
                    const float* start,
                    bool accumulate,
@@ -166,8 +170,13 @@ void panel_product(const Rows& a,
   g.c_row = c_row;
   g.last = static_cast<int>(columns - (vectors - 1) * kLane);
   g.accumulate = accumulate;
+  const std::int64_t fetched = next != nullptr ? k * kWidth : 0;
+  const std::int64_t share = round_up(ceil_div(fetched, ceil_div(rows, kHeight)), kLine);
   for (std::int64_t r = 0; r < rows; r += kHeight) {
     const std::int64_t height = std::min(kHeight, rows - r);
+    const std::int64_t from = r / kHeight * share;
+    for (std::int64_t i = from; i < std::min(from + share, fetched); i += kLine)
+      __builtin_prefetch(next + i, 0, 2);
     g.c = c + r * c_row;
     if (a.interleaved) {
       g.a = a.data + r * k;
@@ -238,7 +247,8 @@ void panel_gemm(std::int64_t m,
             const float* const panel = packed + p * deep * kWidth;
             float* const out = direct ? reinterpret_cast<float*>(c.at(i0 + r0, j0 + first))
                                       : results.get() + r0 * wide + first;
-            panel_product(left, count, deep, panel, std::min(kWidth, wide - first),
+            panel_product(left, count, deep, panel, p + 1 < end ? panel + deep * kWidth : nullptr,
+                          std::min(kWidth, wide - first),
                           s == 0 && start ? start.get() + first : nullptr,
                           s > 0 || (accumulate && direct), out, direct ? c.row : wide);
           }
