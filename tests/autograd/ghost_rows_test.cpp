@@ -141,6 +141,29 @@ TEST_CASE("a tape keeps the plan it needs") {
   REQUIRE(g.at({owners.local_box().lo[0]}) == (ranks > 1 ? 2.0 : 1.0));
 }
 
+TEST_CASE("ranks that know all wishes make the same plan without asking") {
+  for (const Mesh& mesh : test_meshes()) {
+    random_cases(draw_count(5), [&](Rng& rng) -> std::string {
+      const Wishes w = draw_wishes(mesh, rng);
+      const auto asked = GhostRows::make(w.owners, w.ghosts[static_cast<std::size_t>(mesh.rank())]);
+      std::vector<std::vector<std::int64_t>> by_part(static_cast<std::size_t>(w.owners.parts(0)));
+      for (int r = 0; r < mesh.size(); ++r)
+        by_part[static_cast<std::size_t>(w.owners.part_of(0, r))] =
+            w.ghosts[static_cast<std::size_t>(r)];
+      GhostRows known;
+      expect_traffic(0, 0, [&] { known = GhostRows::make_known(w.owners, by_part); });
+      const DenseArray x = random_array({w.owners.shape()[0]}, rng.bits());
+      const Tensor tx = to_tensor(x, w.owners);
+      std::string failure = compare("rows", known.rows(), to_dense(asked.rows()), 0.0);
+      const Tensor y = ghost_rows(tx, asked);
+      failure += compare("values", ghost_rows(tx, known), to_dense(y), 0.0);
+      failure += compare("sums", ghost_sum(y, known), to_dense(ghost_sum(y, asked)), 0.0);
+      if (known.sent() != asked.sent()) failure += "other rows are sent\n";
+      return failure;
+    });
+  }
+}
+
 TEST_CASE("a wrong wish of one rank throws on all") {
   const int ranks = process().count;
   const Mesh mesh = Mesh::world({{"a", ranks}});

@@ -2,7 +2,9 @@
 #include <map>
 #include <set>
 #include <tessera/models/mesh_graph_net.hpp>
+#include <tessera/nn/graph/batch.hpp>
 #include <tessera/nn/graph/mesh_graph.hpp>
+#include <tessera/nn/inspect/plan.hpp>
 
 #include "model_support.hpp"
 
@@ -256,6 +258,76 @@ TEST_CASE("meshes become graphs: sides of cells, parts of METIS") {
   wrong = t;
   wrong.kinds.pop_back();
   CHECK_THROWS_AS(nn::mesh_graph(wrong, mesh), ShapeError);
+}
+
+namespace {
+
+/// Forces on two boxes of atoms that differ in size, or values on a sheet.
+class GraphFit : public nn::Workload {
+ public:
+  GraphFit(const Mesh& mesh, bool atoms)
+      : graph_(atoms ? boxes(mesh) : nn::mesh_graph(sheet(9, 8), mesh)),
+        model_(small(), mesh),
+        adam_(model_.parameters(), {.lr = 1e-3}) {}
+  nn::Module& model() override { return model_; }
+  Tensor loss(std::int64_t) override {
+    const auto one = [](std::int64_t id, std::int64_t c) { return 0.1 * double(id % 7 + c); };
+    const Tensor y = model_(nn::node_values(graph_, 2, one),
+                            nn::edge_features(graph_.positions, graph_), graph_);
+    return mse_loss(y, nn::node_values(graph_, 3, one));
+  }
+  void update() override { adam_.step(); }
+
+ private:
+  static nn::Graph boxes(const Mesh& mesh) {
+    std::vector<nn::Structure> list(2);
+    for (std::size_t g = 0; g < 2; ++g) {
+      const double size = g == 0 ? 5.0 : 6.0;
+      for (std::size_t k = 0; k < 3; ++k) list[g].cell.vectors[k][k] = size;
+      list[g].cell.periodic = {true, true, g == 0};
+      for (int i = 0; i < 30; ++i) {
+        list[g].species.push_back(8);
+        for (int c = 0; c < 3; ++c)
+          list[g].positions.push_back(size * uniform_at(20 + g, 3 * i + c));
+      }
+    }
+    nn::BatchOptions options{.cutoff = 2.0, .dtype = DType::kFloat32};
+    for (int a = 0; a < mesh.axis_count(); ++a)
+      if (mesh.axis_name(a) != "data") options.domain_axes.push_back(mesh.axis_name(a));
+    return nn::batch_graph(list, mesh, options);
+  }
+
+  nn::Graph graph_;
+  MeshGraphNet model_;
+  optim::AdamW adam_;
+};
+
+}  // namespace
+
+TEST_CASE("a step on a graph is planned as it happens") {
+  const int ranks = process().count;
+  std::vector<std::vector<MeshAxis>> meshes = {{{"x", ranks}}};
+  if (ranks % 2 == 0) meshes.push_back({{"data", 2}, {"x", ranks / 2}});
+  for (const auto& axes : meshes) {
+    for (const bool atoms : {false, true}) {
+      const Mesh mesh = Mesh::world(axes);
+      const auto planned = nn::plan_rank(
+          axes, mesh.rank(), [&](const Mesh& on) { return std::make_unique<GraphFit>(on, atoms); });
+      GraphFit real(mesh, atoms);
+      const auto measured = nn::measure_rank(mesh, real);
+      for (std::size_t k = 0; k < measured.sent.kinds.size(); ++k) {
+        INFO(name(static_cast<parallel::CallKind>(k)) << (atoms ? ", atoms" : ", sheet"));
+        CHECK(planned.sent.kinds[k].messages == measured.sent.kinds[k].messages);
+        CHECK(planned.sent.kinds[k].bytes == measured.sent.kinds[k].bytes);
+      }
+      CHECK(planned.peak_bytes == measured.peak_bytes);
+    }
+  }
+  // A mesh that is not here: every rank of 64.
+  const auto plan = nn::plan_step(
+      {{"x", 8}, {"y", 8}}, [](const Mesh& on) { return std::make_unique<GraphFit>(on, true); });
+  CHECK(plan.plans.size() == 64);
+  CHECK(plan.total().bytes > 0);
 }
 
 TEST_CASE("mesh graph net refuses what does not fit") {

@@ -91,6 +91,24 @@ TEST_CASE("a batch of structures is the same graph on any mesh") {
   }
 }
 
+TEST_CASE("graphs are dealt out evenly") {
+  const int ranks = process().count;
+  const Mesh mesh = Mesh::world({{"data", ranks}});
+  std::vector<Structure> structures;
+  // One that is as large as all others of a rank together, last.
+  for (int g = 0; g < 6 * (ranks - 1) + 1; ++g) {
+    Structure s;
+    const int atoms = g == 6 * (ranks - 1) ? 18 : 3;
+    for (int i = 0; i < atoms; ++i) {
+      s.species.push_back(1);
+      s.positions.insert(s.positions.end(), {1.0 * i, 0.0, 0.0});
+    }
+    structures.push_back(s);
+  }
+  const Graph graph = batch_graph(structures, mesh, {.cutoff = 1.5});
+  for (int r = 0; r < ranks; ++r) REQUIRE(graph.nodes().owned(0, r).size() == 18);
+}
+
 TEST_CASE("graphs that lie whole in one part exchange nothing") {
   const Mesh mesh = Mesh::world({{"data", process().count}});
   Rng rng(from_process_0(5));

@@ -8,6 +8,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/op.hpp>
 #include <tessera/autograd/ops/ghost_rows.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/index.hpp>
 #include <tessera/parallel/communicator.hpp>
@@ -120,7 +121,7 @@ void run_rows(RunContext& context) {
   const Shape read = with_rows(x.shape, plan.local);
   const Ref<Buffer> send = allocate(x.dtype, sent);
   const Ref<Buffer> recv = allocate(x.dtype, read);
-  kernels::take_rows(x, index_view(plan.served), 0, memory(send, x.dtype, sent));
+  if (!dry_run()) kernels::take_rows(x, index_view(plan.served), 0, memory(send, x.dtype, sent));
   auto request = parallel::exchange_messages(sends(plan.to, send->data(), bytes),
                                              recvs(plan.from, recv->data(), bytes),
                                              {"ghost_rows", context.in[0].layout(), {}});
@@ -145,6 +146,7 @@ void run_sum(RunContext& context) {
                                              {"ghost_sum", context.out[0].layout(), {}});
   kernels::copy(rows_of(y, 0, own), x);
   request.wait();
+  if (dry_run()) return;
   kernels::scatter_add_rows(memory(recv, x.dtype, arrived), index_view(plan.served), 0, true, x);
 }
 
@@ -237,88 +239,162 @@ std::vector<std::int64_t> bytes_of(std::vector<std::int64_t> counts) {
   return counts;
 }
 
-}  // namespace
+/// The ranks that split the rows with this one, by part.
+struct Parts {
+  parallel::Group group;
+  std::vector<int> member;          // mesh rank of each part
+  std::vector<std::size_t> number;  // its place in the group
+  int own = 0;
 
-GhostRows GhostRows::make(const Layout& owners, const std::vector<std::int64_t>& ghosts) {
-  static std::uint64_t last_id = 0;
+  explicit Parts(const Layout& owners) {
+    const Mesh& mesh = owners.mesh();
+    const AxisMask axes = owners.axes_of(0);
+    group = parallel::Group::of(mesh, axes);
+    const std::vector<int> members = mesh.group(mesh.rank(), axes);
+    member.resize(members.size());
+    number.resize(members.size());
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      const auto part = static_cast<std::size_t>(owners.part_of(0, members[r]));
+      member[part] = members[r];
+      number[part] = r;
+    }
+    own = owners.part_of(0, mesh.rank());
+  }
+  std::size_t size() const { return member.size(); }
+};
+
+void check_owners(const Layout& owners) {
   if (owners.dims() != 1)
     throw ShapeError(str("ghost_rows: owners ", owners, " are not a list of rows [n]."));
+}
+
+/// Whether `ghosts` are ascending rows, each once, of others.
+bool valid(const Layout& owners, Interval own, const std::vector<std::int64_t>& ghosts) {
+  const std::int64_t n = owners.shape()[0];
+  for (std::size_t i = 0; i < ghosts.size(); ++i) {
+    const std::int64_t row = ghosts[i];
+    if (row < 0 || row >= n || (row >= own.lo && row < own.hi)) return false;
+    if (i > 0 && ghosts[i - 1] >= row) return false;
+  }
+  return true;
+}
+
+[[noreturn]] void throw_wrong(std::int64_t n) {
+  throw ShapeError(
+      str("ghost_rows: the rows that some rank asks for are not ascending rows of "
+          "others among ",
+          n, ". Sort them and leave out repeats and own rows."));
+}
+
+/// The rows of `ghosts` that lie in `part`.
+std::vector<std::int64_t> within(const std::vector<std::int64_t>& ghosts, Interval part) {
+  const auto lo = std::lower_bound(ghosts.begin(), ghosts.end(), part.lo);
+  const auto hi = std::lower_bound(lo, ghosts.end(), std::max(part.lo, part.hi));
+  return {lo, hi};
+}
+
+/// `wanted`: numbers of ghosts by part; `served`: global rows that each part wants of this one.
+std::shared_ptr<const Plan> finish_plan(const Layout& owners,
+                                        const Parts& parts,
+                                        const std::vector<std::int64_t>& ghosts,
+                                        const std::vector<std::int64_t>& wanted,
+                                        const std::vector<std::vector<std::int64_t>>& served) {
+  static std::uint64_t last_id = 0;
+  const Mesh& mesh = owners.mesh();
+  const Interval own = owners.local_box()[0];
   const auto plan = std::make_shared<Plan>();
   plan->id = ++last_id;
   plan->owners = owners;
   plan->local = static_cast<std::int64_t>(ghosts.size());
-  const Mesh& mesh = owners.mesh();
-  const std::int64_t n = owners.shape()[0];
-  const Interval own = owners.local_box()[0];
-  const AxisMask axes = owners.axes_of(0);
-  const auto group = parallel::Group::of(mesh, axes);
-  const std::vector<int> members = mesh.group(mesh.rank(), axes);
-  const std::size_t count = members.size();
-  const parallel::CallInfo info{"ghost_rows", owners, {}};
-
-  bool valid = true;
-  for (std::size_t i = 0; i < ghosts.size(); ++i) {
-    const std::int64_t row = ghosts[i];
-    valid = valid && row >= 0 && row < n && (row < own.lo || row >= own.hi) &&
-            (i == 0 || ghosts[i - 1] < row);
-  }
-  // A negative number tells the others of a list that is wrong: all throw together.
-  const auto wanted = parallel::all_gather_counts(group, valid ? plan->local : -1, info);
-  if (std::find(wanted.begin(), wanted.end(), -1) != wanted.end()) {
-    throw ShapeError(
-        str("ghost_rows: the rows that some rank asks for are not ascending rows of "
-            "others among ",
-            n, ". Sort them and leave out repeats and own rows."));
-  }
-
-  // Parts in order, with their members.
-  std::vector<std::size_t> order(count);
-  for (std::size_t r = 0; r < count; ++r)
-    order[static_cast<std::size_t>(owners.part_of(0, members[r]))] = r;
   Bounds bounds{0};
-  for (const std::size_t r : order) {
-    bounds.push_back(bounds.back() + owners.owned(0, members[r]).size() + wanted[r]);
-    plan->total += wanted[r];
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const Interval part = owners.owned(0, parts.member[p]);
+    bounds.push_back(bounds.back() + part.size() + wanted[p]);
+    plan->total += wanted[p];
+    const int process = mesh.process_of(parts.member[p]);
+    const auto asked = static_cast<std::int64_t>(within(ghosts, part).size());
+    if (asked > 0) plan->from.push_back({process, asked});
+    if (served[p].empty()) continue;
+    plan->to.push_back({process, static_cast<std::int64_t>(served[p].size())});
+    for (const std::int64_t row : served[p]) plan->served.push_back(row - own.lo);
   }
-  std::vector<std::int64_t> want(count, 0);
-  std::vector<std::int64_t> requests;  // by member
-  std::vector<std::vector<std::int64_t>> by_member(count);
-  for (const std::size_t r : order) {
-    const Interval part = owners.owned(0, members[r]);
-    const auto lo = std::lower_bound(ghosts.begin(), ghosts.end(), part.lo);
-    const auto hi = std::lower_bound(lo, ghosts.end(), std::max(part.lo, part.hi));
-    want[r] = hi - lo;
-    by_member[r].assign(lo, hi);
-    if (hi != lo) plan->from.push_back({mesh.process_of(members[r]), hi - lo});
-  }
-  for (const auto& list : by_member) requests.insert(requests.end(), list.begin(), list.end());
-  std::vector<std::int64_t> serve(count, 0);
-  const std::vector<std::int64_t> one(count, sizeof(std::int64_t));
-  parallel::all_to_all(group, want.data(), one, serve.data(), one, info).wait();
-  std::vector<std::int64_t> served(
-      static_cast<std::size_t>(std::accumulate(serve.begin(), serve.end(), std::int64_t{0})));
-  parallel::all_to_all(group, requests.data(), bytes_of(want), served.data(), bytes_of(serve), info)
-      .wait();
-  std::vector<std::size_t> start(count + 1, 0);
-  for (std::size_t r = 0; r < count; ++r)
-    start[r + 1] = start[r] + static_cast<std::size_t>(serve[r]);
-  for (const std::size_t r : order) {
-    if (serve[r] == 0) continue;
-    plan->to.push_back({mesh.process_of(members[r]), serve[r]});
-    for (std::size_t i = start[r]; i < start[r + 1]; ++i)
-      plan->served.push_back(served[i] - own.lo);
-  }
-
   std::vector<std::int64_t> rows;
   rows.reserve(static_cast<std::size_t>(own.size() + plan->local));
   for (std::int64_t row = own.lo; row < own.hi; ++row) rows.push_back(row);
   rows.insert(rows.end(), ghosts.begin(), ghosts.end());
   DimSplit split = owners.split(0);
   if (!split.axes.empty()) split.bounds = bounds;
-  plan->rows = Tensor::from_local(index_view(rows), Layout::make(mesh, {n + plan->total}, {split}));
+  plan->rows = Tensor::from_local(index_view(rows),
+                                  Layout::make(mesh, {owners.shape()[0] + plan->total}, {split}));
   remember(plan);
+  return plan;
+}
+
+}  // namespace
+
+GhostRows GhostRows::make(const Layout& owners, const std::vector<std::int64_t>& ghosts) {
+  check_owners(owners);
+  const Parts parts(owners);
+  const parallel::CallInfo info{"ghost_rows", owners, {}};
+  // A negative number tells the others of a list that is wrong: all throw together.
+  const auto counts = parallel::all_gather_counts(
+      parts.group,
+      valid(owners, owners.local_box()[0], ghosts) ? static_cast<std::int64_t>(ghosts.size()) : -1,
+      info);
+  if (std::find(counts.begin(), counts.end(), -1) != counts.end()) throw_wrong(owners.shape()[0]);
+  // The group's members need not be in the order of the parts.
+  const std::size_t count = parts.size();
+  std::vector<std::int64_t> wanted(count);
+  std::vector<std::vector<std::int64_t>> asked(count);
+  std::vector<std::int64_t> want(count, 0);
+  for (std::size_t p = 0; p < count; ++p) {
+    const std::size_t r = parts.number[p];
+    wanted[p] = counts[r];
+    asked[r] = within(ghosts, owners.owned(0, parts.member[p]));
+    want[r] = static_cast<std::int64_t>(asked[r].size());
+  }
+  std::vector<std::int64_t> requests;
+  for (const auto& list : asked) requests.insert(requests.end(), list.begin(), list.end());
+  std::vector<std::int64_t> serve(count, 0);
+  const std::vector<std::int64_t> one(count, sizeof(std::int64_t));
+  parallel::all_to_all(parts.group, want.data(), one, serve.data(), one, info).wait();
+  std::vector<std::int64_t> rows(
+      static_cast<std::size_t>(std::accumulate(serve.begin(), serve.end(), std::int64_t{0})));
+  parallel::all_to_all(parts.group, requests.data(), bytes_of(want), rows.data(), bytes_of(serve),
+                       info)
+      .wait();
+  std::vector<std::vector<std::int64_t>> by_member(count);
+  auto at = rows.begin();
+  for (std::size_t r = 0; r < count; ++r) {
+    by_member[r].assign(at, at + serve[r]);
+    at += serve[r];
+  }
+  std::vector<std::vector<std::int64_t>> served(count);
+  for (std::size_t p = 0; p < count; ++p) served[p] = std::move(by_member[parts.number[p]]);
   GhostRows result;
-  result.plan_ = plan;
+  result.plan_ = finish_plan(owners, parts, ghosts, wanted, served);
+  return result;
+}
+
+GhostRows GhostRows::make_known(const Layout& owners,
+                                const std::vector<std::vector<std::int64_t>>& ghosts) {
+  check_owners(owners);
+  const Parts parts(owners);
+  if (ghosts.size() != parts.size()) {
+    throw ShapeError(str("ghost_rows: ", ghosts.size(), " lists of ghosts for ", parts.size(),
+                         " parts. Give one for each."));
+  }
+  const Interval own = owners.local_box()[0];
+  std::vector<std::int64_t> wanted;
+  std::vector<std::vector<std::int64_t>> served;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    if (!valid(owners, owners.owned(0, parts.member[p]), ghosts[p])) throw_wrong(owners.shape()[0]);
+    wanted.push_back(static_cast<std::int64_t>(ghosts[p].size()));
+    served.push_back(within(ghosts[p], own));
+  }
+  GhostRows result;
+  result.plan_ =
+      finish_plan(owners, parts, ghosts[static_cast<std::size_t>(parts.own)], wanted, served);
   return result;
 }
 

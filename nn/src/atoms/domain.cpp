@@ -5,6 +5,7 @@
 #include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/gather.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/nn/atoms/domain.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/redistribute.hpp>
@@ -114,6 +115,10 @@ struct AtomDomain::State {
   std::int64_t parts() const { return static_cast<std::int64_t>(member_of.size()); }
 
   void start(const Mesh& on, const DomainOptions& with, const Cell& in) {
+    if (dry_run()) {
+      throw NotSupported(
+          "atoms: where moving atoms lie has no plan without data. Plan with batch_graph().");
+    }
     mesh = on;
     options = with;
     cell = in;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/nn/graph/batch.hpp>
 
 #include "../atoms/box_frame.hpp"
@@ -15,16 +16,20 @@ std::vector<const Structure*> pointers(const std::vector<Structure>& structures)
   return list;
 }
 
-/// The coordinate along the data axis of each graph: consecutive ones, about as many atoms each.
+/// The coordinate along the data axis of each graph: the largest first, each to where fewest atoms
+/// are so far (Graham, SIAM J. Appl. Math. 17, 416, 1969).
 std::vector<std::int64_t> deal(std::span<const Structure* const> structures, std::int64_t parts) {
-  std::int64_t total = 0;
-  for (const Structure* s : structures) total += s->atoms();
-  std::vector<std::int64_t> part;
-  std::int64_t before = 0;
-  for (const Structure* s : structures) {
-    const std::int64_t middle = 2 * before + s->atoms();  // twice
-    part.push_back(total == 0 ? 0 : std::min(parts - 1, middle * parts / (2 * total)));
-    before += s->atoms();
+  std::vector<std::size_t> order(structures.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return structures[a]->atoms() > structures[b]->atoms();
+  });
+  std::vector<std::int64_t> part(structures.size());
+  std::vector<std::int64_t> load(static_cast<std::size_t>(parts), 0);
+  for (const std::size_t g : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    part[g] = least - load.begin();
+    *least += structures[g]->atoms();
   }
   return part;
 }
@@ -65,9 +70,27 @@ Owners owners(const Structure& structure, std::int64_t parts, Cutting cutting) {
 /// Where the atoms of a graph lie in its data coordinate.
 struct Placed {
   const Structure* structure;
+  std::int64_t graph;
   Owners owners;
   std::vector<std::int64_t> first;  // by part: nodes of earlier graphs there
 };
+
+/// The graphs of one data coordinate, in order.
+std::vector<Placed> place_graphs(std::span<const Structure* const> structures,
+                                 const std::vector<std::int64_t>& coordinate,
+                                 std::int64_t mine,
+                                 std::int64_t parts,
+                                 Cutting cutting) {
+  std::vector<Placed> list;
+  std::vector<std::int64_t> nodes(static_cast<std::size_t>(parts), 0);
+  for (std::size_t g = 0; g < structures.size(); ++g) {
+    if (coordinate[g] != mine) continue;
+    list.push_back({structures[g], static_cast<std::int64_t>(g),
+                    owners(*structures[g], parts, cutting), nodes});
+    for (std::size_t p = 0; p < nodes.size(); ++p) nodes[p] += list.back().owners.count[p];
+  }
+  return list;
+}
 
 /// Adds the nodes, ghosts and edges that `mine` has of a graph.
 class PartBuilder {
@@ -76,7 +99,7 @@ class PartBuilder {
       : part_(part), mine_(mine), first_part_(first_part) {}
 
   /// Edges name ghosts by their number in order of discovery, from -1 downwards, until `finish`.
-  void add(const Placed& placed, std::int64_t graph, double cutoff) {
+  void add(const Placed& placed, double cutoff) {
     const Structure& s = *placed.structure;
     const auto n = static_cast<std::size_t>(s.atoms());
     std::vector<std::int64_t> order;  // own atoms, then the others
@@ -97,7 +120,7 @@ class PartBuilder {
       const auto atom = static_cast<std::size_t>(order[i]);
       part_.ids.push_back(order[i]);
       part_.species.push_back(s.species[atom]);
-      part_.graph_of_node.push_back(graph);
+      part_.graph_of_node.push_back(placed.graph);
     }
     part_.positions.insert(part_.positions.end(), points.begin(),
                            points.begin() + static_cast<std::ptrdiff_t>(3 * own));
@@ -176,13 +199,13 @@ Graph batch_graph(std::span<const Structure* const> structures,
   const PartNumber of_data = part_number(mesh, data);
   const PartNumber of_domain = part_number(mesh, domain);
 
-  LocalGraph part;
-  const auto graphs = static_cast<std::int64_t>(structures.size());
+  LocalGraph common;
   // Errors that the structures alone decide are thrown alike on every rank.
   for (const Structure* s : structures) {
     s->cell.completed();
-    part.graph_sizes.push_back(s->atoms());
-    for (const Vec3& v : s->cell.vectors) part.cells.insert(part.cells.end(), v.begin(), v.end());
+    common.graph_sizes.push_back(s->atoms());
+    for (const Vec3& v : s->cell.vectors)
+      common.cells.insert(common.cells.end(), v.begin(), v.end());
     const auto number = static_cast<std::size_t>(s->atoms());
     if (s->positions.size() != 3 * number) {
       throw ShapeError(str("batch_graph: ", s->positions.size(), " coordinates of ", number,
@@ -195,19 +218,30 @@ Graph batch_graph(std::span<const Structure* const> structures,
     }
   }
   const std::vector<std::int64_t> coordinate = deal(structures, of_data.parts);
-  PartBuilder builder(part, of_domain.part, of_data.part * of_domain.parts);
-  std::vector<std::int64_t> nodes(static_cast<std::size_t>(of_domain.parts), 0);
-  for (std::int64_t g = 0; g < graphs; ++g) {
-    const auto at = static_cast<std::size_t>(g);
-    if (coordinate[at] != of_data.part) continue;
-    Placed placed{structures[at], owners(*structures[at], of_domain.parts, options.cutting), nodes};
-    builder.add(placed, g, options.cutoff);
-    for (std::size_t p = 0; p < nodes.size(); ++p) nodes[p] += placed.owners.count[p];
-  }
-  builder.finish();
   std::vector<int> axes = data;
   axes.insert(axes.end(), domain.begin(), domain.end());
-  return make_graph(part, mesh, axes, options.dtype);
+  const auto cut = [&](std::int64_t along_data) {
+    return place_graphs(structures, coordinate, along_data, of_domain.parts, options.cutting);
+  };
+  const auto build = [&](const std::vector<Placed>& graphs, std::int64_t along_data,
+                         std::int64_t along_domain) {
+    LocalGraph part = common;
+    PartBuilder builder(part, along_domain, along_data * of_domain.parts);
+    for (const Placed& g : graphs) builder.add(g, options.cutoff);
+    builder.finish();
+    return part;
+  };
+  if (!dry_run()) {
+    return make_graph(build(cut(of_data.part), of_data.part, of_domain.part), mesh, axes,
+                      options.dtype);
+  }
+  // Nobody answers in a dry run: this process finds what all would have.
+  std::vector<LocalGraph> parts;
+  for (std::int64_t c = 0; c < of_data.parts; ++c) {
+    const std::vector<Placed> graphs = cut(c);
+    for (std::int64_t d = 0; d < of_domain.parts; ++d) parts.push_back(build(graphs, c, d));
+  }
+  return make_graph_of_all(parts, mesh, axes, options.dtype);
 }
 
 Graph batch_graph(const std::vector<Structure>& structures,
@@ -258,6 +292,7 @@ AtomLabels batch_labels(std::span<const Structure* const> structures, const Grap
   const Layout nodes = graph.nodes();
   labels.forces = Tensor::empty(nodes.with_inserted_dim(1, 3), dtype);
   labels.forces_weight = Tensor::empty(nodes.with_inserted_dim(1, 1), dtype);
+  if (dry_run()) return labels;
   const View force = labels.forces.mutable_local();
   const View weight = labels.forces_weight.mutable_local();
   const View ids = graph.ids.local();

@@ -5,6 +5,7 @@
 #include <tessera/autograd/ops/linear.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/nn/graph/graph.hpp>
 #include <tessera/parallel/communicator.hpp>
 
@@ -52,6 +53,7 @@ Tensor integers(const std::vector<std::int64_t>& values, const Layout& layout) {
 template <class T>
 Tensor floats(const std::vector<T>& values, const Layout& layout, DType dtype) {
   Tensor x = Tensor::empty(layout, dtype);
+  if (dry_run()) return x;
   const View view = x.mutable_local();
   for (std::size_t i = 0; i < values.size(); ++i)
     store_double(view.data, dtype, static_cast<std::int64_t>(i), static_cast<double>(values[i]));
@@ -63,57 +65,57 @@ Layout list(const Mesh& mesh, const std::vector<int>& axes, const Bounds& bounds
                       {axes.empty() ? DimSplit{} : DimSplit{.axes = axes, .bounds = bounds}});
 }
 
-}  // namespace
+/// What all ranks know of a part.
+struct Counts {
+  std::int64_t part, nodes, edges, shifted, wrong;
+};
 
-PartNumber part_number(const Mesh& mesh, const std::vector<int>& axes) {
-  PartNumber number;
-  for (const int axis : axes) {
-    number.part = number.part * mesh.axis_size(axis) + mesh.coordinate(mesh.rank(), axis);
-    number.parts *= mesh.axis_size(axis);
-  }
-  return number;
-}
-
-Graph make_graph(const LocalGraph& part,
-                 const Mesh& mesh,
-                 const std::vector<int>& axes,
-                 DType dtype) {
-  struct Counts {
-    std::int64_t part, nodes, edges, shifted, wrong;
-  };
-  const PartNumber number = part_number(mesh, axes);
-  AxisMask mask = 0;
-  for (const int axis : axes) mask |= AxisMask{1} << axis;
-  const std::string wrong = fault(part);
+Counts count_part(const LocalGraph& part, std::int64_t number, const std::string& wrong) {
   const bool shifted =
       std::any_of(part.shifts.begin(), part.shifts.end(), [](std::int32_t s) { return s != 0; });
-  const Counts mine{number.part, count(part.ids), count(part.receivers), shifted ? 1 : 0,
-                    wrong.empty() ? 0 : 1};
-  std::vector<Counts> all(static_cast<std::size_t>(number.parts));
-  const auto group = parallel::Group::of(mesh, mask);
-  parallel::all_gather(group, &mine, all.data(), sizeof mine, {"make_graph", {}, {}}).wait();
-  std::sort(all.begin(), all.end(),
-            [](const Counts& a, const Counts& b) { return a.part < b.part; });
+  return {number, count(part.ids), count(part.receivers), shifted ? 1 : 0, wrong.empty() ? 0 : 1};
+}
+
+/// Where the parts lie.
+struct Cuts {
   Bounds nodes{0};
   Bounds edges{0};
-  Graph graph;
-  for (const Counts& c : all) {
-    if (c.wrong != 0) {
-      throw ShapeError(str("make_graph: part ", c.part, " does not describe a graph (",
-                           wrong.empty() ? "see the rank that has it" : wrong,
-                           "). Check what it was made of."));
-    }
-    nodes.push_back(nodes.back() + c.nodes);
-    edges.push_back(edges.back() + c.edges);
-    graph.has_shifts = graph.has_shifts || c.shifted != 0;
-  }
+  bool shifted = false;
 
-  const Layout node_list = list(mesh, axes, nodes);
-  const Layout edge_list = list(mesh, axes, edges);
+  explicit Cuts(const std::vector<Counts>& all) {
+    for (const Counts& c : all) {
+      nodes.push_back(nodes.back() + c.nodes);
+      edges.push_back(edges.back() + c.edges);
+      shifted = shifted || c.shifted != 0;
+    }
+  }
+};
+
+std::vector<std::int64_t> global_ghosts(const LocalGraph& part, const Bounds& nodes) {
   std::vector<std::int64_t> ghosts(part.ghost_part.size());
   for (std::size_t i = 0; i < ghosts.size(); ++i)
     ghosts[i] = nodes[static_cast<std::size_t>(part.ghost_part[i])] + part.ghost_node[i];
-  graph.ghosts = GhostRows::make(node_list, ghosts);
+  return ghosts;
+}
+
+[[noreturn]] void throw_wrong(std::int64_t part, const std::string& wrong) {
+  throw ShapeError(str("make_graph: part ", part, " does not describe a graph (",
+                       wrong.empty() ? "see the rank that has it" : wrong,
+                       "). Check what it was made of."));
+}
+
+/// The graph once its ghosts have a plan.
+Graph assemble(const LocalGraph& part,
+               const GhostRows& ghosts,
+               const Cuts& cuts,
+               const std::vector<int>& axes,
+               DType dtype) {
+  Graph graph;
+  graph.ghosts = ghosts;
+  graph.has_shifts = cuts.shifted;
+  const Layout& node_list = ghosts.owners();
+  const Mesh& mesh = node_list.mesh();
+  const Layout edge_list = list(mesh, axes, cuts.edges);
   const Layout& row_list = graph.rows().layout();
   const std::int64_t first_node = node_list.local_box().lo[0];
   const std::int64_t first_row = row_list.local_box().lo[0];
@@ -149,6 +151,63 @@ Graph make_graph(const LocalGraph& part,
       floats(part.cells, Layout::replicated(mesh, {count(part.graph_sizes), 3, 3}), dtype);
   graph.graph_sizes = part.graph_sizes;
   return graph;
+}
+
+}  // namespace
+
+PartNumber part_number(const Mesh& mesh, const std::vector<int>& axes) {
+  PartNumber number;
+  for (const int axis : axes) {
+    number.part = number.part * mesh.axis_size(axis) + mesh.coordinate(mesh.rank(), axis);
+    number.parts *= mesh.axis_size(axis);
+  }
+  return number;
+}
+
+Graph make_graph(const LocalGraph& part,
+                 const Mesh& mesh,
+                 const std::vector<int>& axes,
+                 DType dtype) {
+  const PartNumber number = part_number(mesh, axes);
+  AxisMask mask = 0;
+  for (const int axis : axes) mask |= AxisMask{1} << axis;
+  const std::string wrong = fault(part);
+  const Counts mine = count_part(part, number.part, wrong);
+  std::vector<Counts> all(static_cast<std::size_t>(number.parts));
+  const auto group = parallel::Group::of(mesh, mask);
+  parallel::all_gather(group, &mine, all.data(), sizeof mine, {"make_graph", {}, {}}).wait();
+  std::sort(all.begin(), all.end(),
+            [](const Counts& a, const Counts& b) { return a.part < b.part; });
+  for (const Counts& c : all)
+    if (c.wrong != 0) throw_wrong(c.part, wrong);
+  const Cuts cuts(all);
+  const auto ghosts =
+      GhostRows::make(list(mesh, axes, cuts.nodes), global_ghosts(part, cuts.nodes));
+  return assemble(part, ghosts, cuts, axes, dtype);
+}
+
+Graph make_graph_of_all(const std::vector<LocalGraph>& parts,
+                        const Mesh& mesh,
+                        const std::vector<int>& axes,
+                        DType dtype) {
+  const PartNumber number = part_number(mesh, axes);
+  if (static_cast<std::int64_t>(parts.size()) != number.parts) {
+    throw ShapeError(str("make_graph: ", parts.size(), " parts for ", number.parts,
+                         " ranks. Give one for each."));
+  }
+  std::vector<Counts> all;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const auto at = static_cast<std::int64_t>(p);
+    const std::string wrong = fault(parts[p]);
+    if (!wrong.empty()) throw_wrong(at, wrong);
+    all.push_back(count_part(parts[p], at, wrong));
+  }
+  const Cuts cuts(all);
+  std::vector<std::vector<std::int64_t>> ghosts;
+  ghosts.reserve(parts.size());
+  for (const LocalGraph& p : parts) ghosts.push_back(global_ghosts(p, cuts.nodes));
+  return assemble(parts[static_cast<std::size_t>(number.part)],
+                  GhostRows::make_known(list(mesh, axes, cuts.nodes), ghosts), cuts, axes, dtype);
 }
 
 Tensor node_rows(const Tensor& x, const Graph& graph) { return ghost_rows(x, graph.ghosts); }

@@ -5,6 +5,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/nn/graph/mesh_graph.hpp>
 #include <tessera/parallel/communicator.hpp>
 
@@ -113,6 +114,51 @@ std::vector<std::int64_t> partition(const Neighbours& graph, std::int64_t parts)
   return part;
 }
 
+/// What part `mine` of a mesh has, where node i belongs to part[i].
+LocalGraph part_of_mesh(const MeshTopology& t,
+                        const Neighbours& graph,
+                        const std::vector<std::int64_t>& part,
+                        std::int64_t mine,
+                        std::int64_t parts) {
+  const auto n = static_cast<std::size_t>(t.nodes);
+  LocalGraph local;
+  local.cells.assign(9, 0.0);
+  local.graph_sizes = {t.nodes};
+  std::vector<std::int64_t> place(n);  // among the nodes of the part
+  std::vector<std::int64_t> count(static_cast<std::size_t>(parts), 0);
+  for (std::size_t i = 0; i < n; ++i) place[i] = count[static_cast<std::size_t>(part[i])]++;
+  const auto kind = [&](std::size_t i) { return t.kinds.empty() ? 0 : t.kinds[i]; };
+  std::vector<std::size_t> ghosts;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (part[i] != mine) continue;
+    local.ids.push_back(static_cast<std::int64_t>(i));
+    local.species.push_back(kind(i));
+    local.graph_of_node.push_back(0);
+    for (std::size_t c = 0; c < 3; ++c)
+      local.positions.push_back(t.positions.empty() ? 0.0 : t.positions[3 * i + c]);
+    for (auto e = graph.begin[i]; e < graph.begin[i + 1]; ++e) {
+      const auto from = static_cast<std::size_t>(graph.of[static_cast<std::size_t>(e)]);
+      local.receivers.push_back(place[i]);
+      local.senders.push_back(static_cast<std::int64_t>(from));
+      if (part[from] != mine) ghosts.push_back(from);
+    }
+  }
+  std::sort(ghosts.begin(), ghosts.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(part[a], place[a]) < std::pair(part[b], place[b]);
+  });
+  ghosts.erase(std::unique(ghosts.begin(), ghosts.end()), ghosts.end());
+  std::vector<std::int64_t> row = place;  // of own nodes; then of ghosts
+  for (std::size_t g = 0; g < ghosts.size(); ++g) {
+    row[ghosts[g]] = static_cast<std::int64_t>(local.ids.size() + g);
+    local.ghost_part.push_back(part[ghosts[g]]);
+    local.ghost_node.push_back(place[ghosts[g]]);
+    local.ghost_species.push_back(kind(ghosts[g]));
+  }
+  for (std::int64_t& s : local.senders) s = row[static_cast<std::size_t>(s)];
+  local.shifts.assign(3 * local.receivers.size(), 0);
+  return local;
+}
+
 }  // namespace
 
 std::vector<Pair> sides_of_cells(std::span<const std::int64_t> cells, CellShape shape) {
@@ -160,48 +206,20 @@ Graph mesh_graph(const MeshTopology& topology,
   const Neighbours graph = neighbours(t);
   // One rank cuts for all: they must agree, whatever METIS they have.
   std::vector<std::int64_t> part(n, 0);
-  if (number.parts > 1) {
+  if (dry_run()) {
+    part = partition(graph, number.parts);
+  } else if (number.parts > 1) {
     const auto group = parallel::Group::of(mesh, mask);
     if (group.rank() == 0) part = partition(graph, number.parts);
     parallel::broadcast(group, part.data(), 8 * t.nodes, 0, {"mesh_graph", {}, {}}).wait();
   }
 
-  LocalGraph local;
-  local.cells.assign(9, 0.0);
-  local.graph_sizes = {t.nodes};
-  std::vector<std::int64_t> place(n);  // among the nodes of the part
-  std::vector<std::int64_t> count(static_cast<std::size_t>(number.parts), 0);
-  for (std::size_t i = 0; i < n; ++i) place[i] = count[static_cast<std::size_t>(part[i])]++;
-  const auto kind = [&](std::size_t i) { return t.kinds.empty() ? 0 : t.kinds[i]; };
-  std::vector<std::size_t> ghosts;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (part[i] != number.part) continue;
-    local.ids.push_back(static_cast<std::int64_t>(i));
-    local.species.push_back(kind(i));
-    local.graph_of_node.push_back(0);
-    for (std::size_t c = 0; c < 3; ++c)
-      local.positions.push_back(t.positions.empty() ? 0.0 : t.positions[3 * i + c]);
-    for (auto e = graph.begin[i]; e < graph.begin[i + 1]; ++e) {
-      const auto from = static_cast<std::size_t>(graph.of[static_cast<std::size_t>(e)]);
-      local.receivers.push_back(place[i]);
-      local.senders.push_back(static_cast<std::int64_t>(from));
-      if (part[from] != number.part) ghosts.push_back(from);
-    }
-  }
-  std::sort(ghosts.begin(), ghosts.end(), [&](std::size_t a, std::size_t b) {
-    return std::pair(part[a], place[a]) < std::pair(part[b], place[b]);
-  });
-  ghosts.erase(std::unique(ghosts.begin(), ghosts.end()), ghosts.end());
-  std::vector<std::int64_t> row = place;  // of own nodes; then of ghosts
-  for (std::size_t g = 0; g < ghosts.size(); ++g) {
-    row[ghosts[g]] = static_cast<std::int64_t>(local.ids.size() + g);
-    local.ghost_part.push_back(part[ghosts[g]]);
-    local.ghost_node.push_back(place[ghosts[g]]);
-    local.ghost_species.push_back(kind(ghosts[g]));
-  }
-  for (std::int64_t& s : local.senders) s = row[static_cast<std::size_t>(s)];
-  local.shifts.assign(3 * local.receivers.size(), 0);
-  return make_graph(local, mesh, cut, dtype);
+  if (!dry_run())
+    return make_graph(part_of_mesh(t, graph, part, number.part, number.parts), mesh, cut, dtype);
+  std::vector<LocalGraph> all;
+  for (std::int64_t p = 0; p < number.parts; ++p)
+    all.push_back(part_of_mesh(t, graph, part, p, number.parts));
+  return make_graph_of_all(all, mesh, cut, dtype);
 }
 
 Tensor node_values(const Graph& graph,
@@ -209,6 +227,7 @@ Tensor node_values(const Graph& graph,
                    const std::function<double(std::int64_t, std::int64_t)>& f,
                    DType dtype) {
   Tensor x = Tensor::empty(graph.nodes().with_inserted_dim(1, width), dtype);
+  if (dry_run()) return x;
   const View ids = graph.ids.local();
   const View out = x.mutable_local();
   for (std::int64_t i = 0; i < ids.size(); ++i)

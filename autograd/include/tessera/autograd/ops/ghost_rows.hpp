@@ -21,6 +21,10 @@ class GhostRows {
   /// small collectives. Throws ShapeError on every rank of a group when one wants a row that is
   /// none.
   static GhostRows make(const Layout& owners, const std::vector<std::int64_t>& ghosts);
+  /// The same where this rank knows what every part wants (ghosts of part p at place p): without
+  /// communication, also in a DryRun.
+  static GhostRows make_known(const Layout& owners,
+                              const std::vector<std::vector<std::int64_t>>& ghosts);
 
   bool defined() const { return static_cast<bool>(plan_); }
   /// The layout [n] of the rows as they are owned.

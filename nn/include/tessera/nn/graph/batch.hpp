@@ -13,8 +13,7 @@ namespace tessera::nn {
 struct BatchOptions {
   double cutoff = 5.0;  ///< Angstrom; edges are shorter
   DType dtype = DType::kFloat64;
-  /// Graphs are dealt out along this axis where the mesh has it, in order, with about equal numbers
-  /// of atoms.
+  /// Graphs are dealt out along this axis where the mesh has it, with about equal numbers of atoms.
   std::string data_axis = "data";
   /// The axes that together cut each graph in space; all others replicate.
   std::vector<std::string> domain_axes = {};

@@ -96,6 +96,13 @@ Graph make_graph(const LocalGraph& part,
                  const std::vector<int>& axes,
                  DType dtype = DType::kFloat64);
 
+/// The same where this rank has the parts of all (part p at place p): without communication, also
+/// in a DryRun. Its index tensors are then those of this rank's part.
+Graph make_graph_of_all(const std::vector<LocalGraph>& parts,
+                        const Mesh& mesh,
+                        const std::vector<int>& axes,
+                        DType dtype = DType::kFloat64);
+
 /// Which of the parts of dimension 0 this rank has when `axes` (outermost first) split it, and
 /// their number.
 struct PartNumber {
