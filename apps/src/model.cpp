@@ -9,6 +9,8 @@ Model::Model(const RunSettings& settings, Transform transform, const Mesh& mesh)
   transform_.seed = settings.seed;
   settings.data->complete(transform_);
   network_ = settings.network->make(transform_, mesh, settings.dtype());
+  if (settings.compute == "bf16") nn::compute_in(network(), DType::kBFloat16);
+  for (const std::string& pattern : settings.recompute) nn::recompute(network(), pattern);
 }
 
 void Model::set_edges(const std::vector<EdgeRule>& edges) {

@@ -23,6 +23,12 @@ void RunSettings::declare(io::Settings& s) {
         {.min = 0, .max = 1});
   s.add("training.loss", loss, "What is minimised.", {.choices = {"mse", "l1", "huber"}});
   s.add("training.precision", precision, "Element type.", {.choices = {"f32", "f64"}});
+  s.add("training.compute", compute,
+        "Element type of activations: same as precision, or bf16 while parameters keep theirs.",
+        {.choices = {"same", "bf16"}});
+  s.add("training.recompute", recompute,
+        "Modules by path (blocks.*) whose activations are computed again in the backward pass "
+        "instead of being kept.");
   s.add("training.seed", seed, "Key of all random numbers.");
 }
 

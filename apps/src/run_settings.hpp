@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <tessera/nn/io/settings.hpp>
+#include <vector>
 
 #include "network.hpp"
 #include "task.hpp"
@@ -30,6 +31,8 @@ struct RunSettings {
   double ema = 0.99;
   std::string loss = "mse";
   std::string precision = "f32";
+  std::string compute = "same";
+  std::vector<std::string> recompute;
   std::uint64_t seed = 0;
 
   /// Declares all settings; they are read and written through `settings` from then on.

@@ -1,4 +1,6 @@
 // ranks: none
+#include <regex>
+
 #include "program.hpp"
 
 // What `tessera` does with every model of fields.
@@ -136,6 +138,42 @@ TEST_CASE("every model trains alike on any mesh, resumes, is evaluated and predi
     for (const double v : a) size = std::max(size, std::abs(v));
     CHECK(largest_difference(a, values_of(at / "b.nc", variable)) < 1e-4 * size);
   }
+}
+
+TEST_CASE("activations may be computed again, or in bf16") {
+  const TemporaryFolder at;
+  const Case vit = cases().front();
+  const auto train_with = [&](const std::string& run, const Words& more) {
+    const Outcome o = tessera(at, 2, training(at, vit, run, more));
+    INFO(o.output);
+    REQUIRE(o.code == 0);
+    return losses(at, run);
+  };
+  const std::vector<double> plain = train_with("plain", {});
+  CHECK(train_with("again", {"--recompute", "blocks.*"}) == plain);
+  const std::vector<double> narrow = train_with("narrow", {"--compute", "bf16"});
+  CHECK(narrow != plain);
+  for (std::size_t i = 0; i < plain.size(); ++i) CHECK(narrow[i] == Approx(plain[i]).epsilon(0.05));
+  const auto peak = [&](const Words& more) {
+    Words words = {"plan",    "vit", "--size",  "256x256", "--channels", "32",
+                   "--depth", "6",   "--heads", "2",       "--json",     at / "plan.json"};
+    words.insert(words.end(), more.begin(), more.end());
+    REQUIRE(tessera(at, 0, words).code == 0);
+    const std::string json = read_file(at / "plan.json");
+    const std::regex number("\"peak_bytes\": ([0-9]+)");
+    double largest = 0.0;
+    for (std::sregex_iterator it(json.begin(), json.end(), number), end; it != end; ++it)
+      largest = std::max(largest, std::stod((*it)[1]));
+    return largest;
+  };
+  const double kept = peak({});
+  CHECK(peak({"--recompute", "blocks.*"}) < 0.7 * kept);
+  CHECK(peak({"--compute", "bf16"}) < 0.8 * kept);
+  CHECK(tessera(at, 2, {"evaluate", at / "narrow"}).code == 0);
+  const Outcome wrong = tessera(at, 2, training(at, vit, "wrong", {"--recompute", "nothing"}));
+  INFO(wrong.output);
+  CHECK(wrong.code == 2);
+  CHECK(wrong.count("nothing") == 1);
 }
 
 TEST_CASE("tiles make what the whole makes, away from their edges") {
