@@ -38,6 +38,7 @@
 #include <tessera/models/transolver.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
+#include <tessera/nn/atoms/batches.hpp>
 #include <tessera/nn/atoms/domain.hpp>
 #include <tessera/nn/atoms/objective.hpp>
 #include <tessera/nn/atoms/partition.hpp>
