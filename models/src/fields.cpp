@@ -67,6 +67,14 @@ Tensor detail_filter(int dims, const Mesh& mesh, DType dtype) {
       dtype);
 }
 
+void check_field_input(const char* model, const Tensor& x, int dims, std::int64_t in_channels) {
+  if (x.dims() == dims + 2 && x.size(-1) == in_channels) return;
+  throw ShapeError(str(model, ": input ", x.shape(), " does not fit ", dims,
+                       " domain dimensions and ", in_channels,
+                       " channels (the order is [N, domain..., C]). Reshape the input, or change "
+                       "the options."));
+}
+
 void check_field_output(const char* model,
                         const FieldOutput& o,
                         std::int64_t in_channels,

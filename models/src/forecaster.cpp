@@ -100,12 +100,7 @@ Tensor Forecaster::forward(const Tensor& x) const {
 
 Tensor Forecaster::forward(const Tensor& x, const Tensor& condition) const {
   const ForecasterOptions& o = options_;
-  if (x.dims() != o.dims + 2 || x.size(-1) != o.in_channels) {
-    throw ShapeError(str("forecaster: input ", x.shape(), " does not fit ", o.dims,
-                         " domain dimensions and ", o.in_channels,
-                         " channels (the order is [N, domain..., C]). Reshape the input, or change "
-                         "the options."));
-  }
+  check_field_input("forecaster", x, o.dims, o.in_channels);
   const Shape wanted = {x.size(0), o.condition_features};
   if (condition.defined() != condition_.has_value() ||
       (condition_ && !(condition.shape() == wanted))) {

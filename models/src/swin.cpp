@@ -149,12 +149,7 @@ void Swin::fields(nn::Fields& f) {
 
 Tensor Swin::forward(const Tensor& x) const {
   const SwinOptions& o = options_;
-  if (x.dims() != o.dims + 2 || x.size(-1) != o.in_channels) {
-    throw ShapeError(str("swin: input ", x.shape(), " does not fit ", o.dims,
-                         " domain dimensions and ", o.in_channels,
-                         " channels (the order is [N, domain..., C]). Reshape the input, or change "
-                         "the options."));
-  }
+  check_field_input("swin", x, o.dims, o.in_channels);
   Tensor y = patch_embed_(
       o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
   y = through(blocks_, embed_norm_(y));

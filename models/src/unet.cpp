@@ -220,12 +220,7 @@ void UNet::fields(nn::Fields& f) {
 
 Tensor UNet::forward(const Tensor& x) const {
   const UNetOptions& o = options_;
-  if (x.dims() != o.dims + 2 || x.size(-1) != o.in_channels) {
-    throw ShapeError(str("unet: input ", x.shape(), " does not fit ", o.dims,
-                         " domain dimensions and ", o.in_channels,
-                         " channels (the order is [N, domain..., C]). Reshape the input, or change "
-                         "the options."));
-  }
+  check_field_input("unet", x, o.dims, o.in_channels);
   std::vector<Tensor> skips;
   Tensor y =
       stem_(o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);

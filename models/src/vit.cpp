@@ -137,12 +137,7 @@ void ViT::fields(nn::Fields& f) {
 
 Tensor ViT::forward(const Tensor& x) const {
   const ViTOptions& o = options_;
-  if (x.dims() != o.dims + 2 || x.size(-1) != o.in_channels) {
-    throw ShapeError(str("vit: input ", x.shape(), " does not fit ", o.dims,
-                         " domain dimensions and ", o.in_channels,
-                         " channels (the order is [N, domain..., C]). Reshape the input, or change "
-                         "the options."));
-  }
+  check_field_input("vit", x, o.dims, o.in_channels);
   Tensor y = patch_embed_(
       o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
   if (positions_) y = (*positions_)(y);

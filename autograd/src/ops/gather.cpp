@@ -12,6 +12,7 @@
 #include <tessera/parallel/redistribute.hpp>
 
 #include "broadcast.hpp"
+#include "row_memory.hpp"
 #include "row_route.hpp"
 
 namespace tessera {
@@ -38,27 +39,6 @@ void check_range(const char* op, const View& index, std::int64_t n) {
       throw ShapeError(
           str(op, ": index ", row, " is outside the ", n, " rows. Check the indices."));
   }
-}
-
-View memory(const Ref<Buffer>& buffer, DType dtype, const Shape& shape) {
-  return View::dense(buffer->data(), dtype, shape);
-}
-
-Ref<Buffer> allocate(DType dtype, const Shape& shape) {
-  return MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(shape.product()) *
-                                           size_of(dtype));
-}
-
-/// `rows` times the row of a local part of this shape.
-Shape with_rows(Shape shape, std::int64_t rows) {
-  shape[0] = rows;
-  return shape;
-}
-
-std::int64_t row_bytes(const View& view) {
-  std::int64_t elements = 1;
-  for (int d = 1; d < view.dims(); ++d) elements *= view.shape[d];
-  return elements * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
 View index_view(const std::vector<std::int64_t>& index) {

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "broadcast.hpp"
+#include "row_memory.hpp"
 
 namespace tessera {
 
@@ -55,26 +56,6 @@ struct PlanArgs {
 };
 
 const Plan& plan_of(std::uint64_t id) { return *table().at(id); }
-
-View memory(const Ref<Buffer>& buffer, DType dtype, const Shape& shape) {
-  return View::dense(buffer->data(), dtype, shape);
-}
-
-Ref<Buffer> allocate(DType dtype, const Shape& shape) {
-  return MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(shape.product()) *
-                                           size_of(dtype));
-}
-
-Shape with_rows(Shape shape, std::int64_t rows) {
-  shape[0] = rows;
-  return shape;
-}
-
-std::int64_t row_bytes(const View& view) {
-  std::int64_t elements = 1;
-  for (int d = 1; d < view.dims(); ++d) elements *= view.shape[d];
-  return elements * static_cast<std::int64_t>(size_of(view.dtype));
-}
 
 View rows_of(const View& v, std::int64_t lo, std::int64_t hi) {
   Box box = Box::whole(v.shape);
