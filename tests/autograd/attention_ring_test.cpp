@@ -118,6 +118,25 @@ TEST_CASE("one block is worked on while one arrives, and no more") {
   CHECK(pool.stats().peak_bytes - before <= (part + 2 * blocks * part + part / 8) * 9 / 8);
 }
 
+TEST_CASE("gradients of blocks take one and a half blocks more") {
+  const int ranks = process().count;
+  const Mesh mesh = line();
+  const Shape shape{1, 256 * ranks, 4, 32};
+  const Tensor x = require_grad(Tensor::full(along(mesh, shape), 0.1));
+  const Tensor k = require_grad(Tensor::full(along(mesh, shape), 0.2));
+  const Tensor v = require_grad(Tensor::full(along(mesh, shape), 0.3));
+  const Tensor o = scaled_dot_product_attention(x, k, v);
+  const Tensor g = Tensor::full(o.layout(), 1.0);
+  MemoryPool& pool = MemoryPool::of(Device{});
+  pool.reset_peak();
+  const std::int64_t before = pool.stats().live_bytes;
+  const std::vector<Tensor> grads = grad({o}, {x, k, v}, {}, {g});
+  // The gradients; keys and values that arrive and that are worked on; units of their gradients.
+  const std::int64_t part = x.local_bytes();
+  const std::int64_t parts = ranks > 1 ? 3 + 4 + 3 : 3;
+  CHECK(pool.stats().peak_bytes - before <= parts * part * 9 / 8);
+}
+
 TEST_CASE("uneven and empty parts, fewer tokens than ranks, on every mesh") {
   Rng rng(5);
   for (const Mesh& mesh : test_meshes()) {
