@@ -5,6 +5,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/gather.hpp>
+#include <tessera/autograd/ops/hermite.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/mace.hpp>
@@ -40,6 +41,12 @@ const MaceOptions& checked(const MaceOptions& o) {
   if (!o.e0.empty() && o.e0.size() != o.elements.size()) {
     throw UsageError(str("mace: ", o.e0.size(), " energies of isolated atoms for ",
                          o.elements.size(), " elements. Give one for each."));
+  }
+  if (o.radial_intervals < 0 || (o.radial_intervals > 0 && o.agnesi)) {
+    throw UsageError(str("mace: radial_intervals ", o.radial_intervals,
+                         o.agnesi ? " with agnesi" : "",
+                         " (tables need functions of the distance alone). Use 0, or 256 without "
+                         "agnesi."));
   }
   if (!(o.avg_num_neighbors > 0.0)) {
     throw UsageError(str("mace: avg_num_neighbors ", o.avg_num_neighbors,
@@ -168,8 +175,16 @@ Tensor Mace::interaction_energy(const nn::Graph& graph, const Tensor& vectors) c
   MaceEdges edges;
   edges.harmonics = spherical_harmonics(v, o.max_ell);
   const Tensor x = o.agnesi ? agnesi_transform(r, (radii.sender + radii.receiver) * 0.5) : r;
-  edges.radial = bessel(x, o.radial_basis, o.r_max) *
-                 reshape(polynomial_envelope(r / o.r_max, o.cutoff_power), {graph.edge_count(), 1});
+  if (o.radial_intervals > 0) {
+    const double spacing = o.r_max / static_cast<double>(o.radial_intervals);
+    edges.spline = hermite_weights(r, spacing, o.radial_intervals);
+    edges.interval = hermite_rows(r, spacing, o.radial_intervals);
+  }
+  if (o.radial_intervals == 0 || o.density) {
+    edges.radial =
+        bessel(x, o.radial_basis, o.r_max) *
+        reshape(polynomial_envelope(r / o.r_max, o.cutoff_power), {graph.edge_count(), 1});
+  }
 
   Tensor energy;
   Tensor features;

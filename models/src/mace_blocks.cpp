@@ -10,6 +10,8 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/mace_blocks.hpp>
 
+#include "mace_radial.hpp"
+
 namespace tessera::models {
 namespace {
 
@@ -60,6 +62,13 @@ Tensor MaceRadial::forward(const Tensor& x) const {
   return y;
 }
 
+Tensor MaceRadial::forward_fp64(const Tensor& x) const {
+  Tensor y = x;
+  for (const nn::Parameter& w : weights)
+    y = scaled_silu(tessera::linear(y, cast(w(), DType::kFloat64) / root(w.shape()[1])));
+  return y;
+}
+
 std::string MaceRadial::describe() const {
   std::string sizes = weights.empty() ? "" : str(weights[0].shape()[1]);
   for (const nn::Parameter& w : weights) sizes += str(" -> ", w.shape()[0]);
@@ -72,7 +81,9 @@ MaceInteraction::MaceInteraction(const MaceOptions& o, int layer, const Mesh& me
       paths_{.l_in = first_l(o, layer), .l_edge = o.max_ell, .l_out = o.max_ell},
       agnostic_(layer == 0 && o.first_block == MaceOptions::FirstBlock::kAgnostic),
       neighbours_(o.avg_num_neighbors),
-      elements_(elements_of(o)) {
+      elements_(elements_of(o)),
+      r_max_(o.r_max),
+      cutoff_power_(o.cutoff_power) {
   const kernels::TensorPaths& paths =
       kernels::tensor_paths(first_l(o, layer), o.max_ell, o.max_ell);
   const std::int64_t hidden = o.radial_mlp.empty() ? o.radial_basis : o.radial_mlp.back();
@@ -91,6 +102,43 @@ MaceInteraction::MaceInteraction(const MaceOptions& o, int layer, const Mesh& me
         return 1.0 / root(o.channels * paths.into(l));
       },
       dtype);
+
+  if (o.radial_intervals == 0) return;
+  // Slopes by differences of fourth order over a tenth of an interval: far below the error of the
+  // spline. The last knot is the cutoff, where functions end with slope 0; the first is moved off
+  // r = 0.
+  const std::int64_t intervals = o.radial_intervals;
+  const double spacing = o.r_max / static_cast<double>(intervals);
+  const double step = 0.1 * spacing;
+  knots_ = Tensor::from_function(
+      Layout::replicated(mesh, {5 * (intervals + 1)}),
+      [&](const Index& i) {
+        const double knot = std::max(static_cast<double>(i[0] / 5), 0.5) * spacing;
+        return knot + step * static_cast<double>(i[0] % 5 - 2);
+      },
+      DType::kFloat64);
+  stencil_ = Tensor::from_function(
+      Layout::replicated(mesh, {intervals + 1, 2, 5}),
+      [&](const Index& i) {
+        constexpr double kSlope[5] = {1.0, -8.0, 0.0, 8.0, -1.0};
+        if (i[0] == intervals) return 0.0;
+        if (i[1] == 0) return i[2] == 2 ? 1.0 : 0.0;
+        return kSlope[i[2]] / 12.0 * spacing / step;
+      },
+      DType::kFloat64);
+}
+
+Tensor MaceInteraction::radial_table() const {
+  const std::int64_t columns = path_weights.shape()[1];
+  const std::int64_t points = knots_.shape()[0];
+  const std::int64_t basis =
+      radial.weights.empty() ? path_weights.shape()[0] : radial.weights[0].shape()[1];
+  const Tensor x = bessel(knots_, basis, r_max_) *
+                   reshape(polynomial_envelope(knots_ / r_max_, cutoff_power_), {points, 1});
+  const Tensor weight = cast(path_weights(), DType::kFloat64) / root(path_weights.shape()[0]);
+  const Tensor values = matmul(radial.forward_fp64(x), weight);
+  const Tensor table = matmul(stencil_, reshape(values, {points / 5, 5, columns}));
+  return cast(reshape(table, {2 * points / 5, columns}), path_weights().dtype());
 }
 
 void MaceInteraction::fields(nn::Fields& f) {
@@ -112,9 +160,11 @@ Tensor MaceInteraction::messages(const Tensor& rows,
                                  const MaceEdges& edges,
                                  const nn::Graph& graph) const {
   const std::int64_t hidden = path_weights.shape()[0];
-  const Tensor summed = equivariant_convolution(rows, edges.harmonics, radial(edges.radial),
-                                                path_weights() / root(hidden), graph.senders,
-                                                graph.receivers, paths_, graph.nodes());
+  const bool tables = edges.spline.defined();
+  const Tensor summed = equivariant_convolution(
+      rows, edges.harmonics, tables ? edges.spline : radial(edges.radial),
+      tables ? radial_table() : path_weights() / root(hidden), graph.senders, graph.receivers,
+      paths_, graph.nodes(), edges.interval);
   Tensor weight = linear() * path_scale_;
   if (!density.defined()) return path_linear(summed, weight / neighbours_, paths_);
   const Tensor mixed = path_linear(summed, weight, paths_);

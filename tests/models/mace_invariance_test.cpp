@@ -13,7 +13,7 @@ std::vector<MaceOptions> variants() {
   o.r_max = 3.0;
   o.channels = 8;
   o.radial_mlp = {16};
-  std::vector<MaceOptions> all(3, o);
+  std::vector<MaceOptions> all(4, o);
   all[1].max_L = 2;
   all[1].max_ell = 2;
   all[1].correlation = 2;
@@ -24,6 +24,8 @@ std::vector<MaceOptions> variants() {
   all[2].density = true;
   all[2].agnesi = true;
   all[2].pair_repulsion = true;
+  all[3].density = true;
+  all[3].radial_intervals = 100;
   return all;
 }
 
