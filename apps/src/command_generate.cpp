@@ -33,6 +33,7 @@ void add_generate(CLI::App& program, Command& chosen) {
       };
     });
   }
+  add_generate_sio2(*command, chosen);
 }
 
 }  // namespace tessera::app

@@ -21,6 +21,10 @@ void add_info(CLI::App& program, Command& chosen);
 void add_generate(CLI::App& program, Command& chosen);
 void add_plan(CLI::App& program, Command& chosen);
 void add_compare(CLI::App& program, Command& chosen);
+void add_md(CLI::App& program, Command& chosen);
+void add_relax(CLI::App& program, Command& chosen);
+/// To the command `generate`.
+void add_generate_sio2(CLI::App& generate, Command& chosen);
 
 /// Help of --mesh.
 inline constexpr const char* kMeshHelp =

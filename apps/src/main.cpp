@@ -73,6 +73,8 @@ int run(int argc, char** argv) {
   add_generate(program, chosen);
   add_plan(program, chosen);
   add_compare(program, chosen);
+  add_md(program, chosen);
+  add_relax(program, chosen);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

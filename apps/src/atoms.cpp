@@ -1,0 +1,61 @@
+#include "atoms.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <tessera/nn/io/extxyz.hpp>
+
+namespace tessera::app {
+
+nn::Structure read_frame(const std::string& path, std::int64_t index) {
+  io::ExtxyzReader reader(path);
+  nn::Structure frame;
+  std::int64_t count = 0;
+  for (nn::Structure next; reader.next(next); ++count) {
+    frame = std::move(next);
+    if (count == index) return frame;
+  }
+  if (count == 0 || index >= 0) {
+    throw DataError(str("atoms: ", path, " has ", count, " structures, not number ", index,
+                        ". Give one from 0 on."));
+  }
+  return frame;
+}
+
+void keep_lines(const std::string& path, std::int64_t step) {
+  std::ifstream in(path);
+  if (!in) return;
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::int64_t at = 0;
+    if (words >> at && at > step) break;
+    if (!in.eof()) kept += line + "\n";
+  }
+  in.close();
+  std::ofstream out(path, std::ios::trunc);
+  out << kept;
+  if (!out.flush()) throw IoError(str("md: cannot write ", path, ". Make room where it is."));
+}
+
+void keep_frames(const std::string& path, std::int64_t step) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return;
+  std::uintmax_t size = 0;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream count(line);
+    std::int64_t atoms = -1;
+    if (!(count >> atoms) || !std::getline(in, line)) break;
+    const std::size_t key = line.find(" step=");
+    std::int64_t at = -1;
+    if (key != std::string::npos) std::istringstream(line.substr(key + 6)) >> at;
+    if (at > step) break;
+    bool whole = true;
+    for (std::int64_t i = 0; i < atoms && whole; ++i) whole = !!std::getline(in, line);
+    if (!whole || in.eof()) break;  // cut off within a frame
+    size = static_cast<std::uintmax_t>(in.tellg());
+  }
+  in.close();
+  std::filesystem::resize_file(path, size);
+}
+
+}  // namespace tessera::app
