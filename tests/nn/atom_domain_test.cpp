@@ -95,6 +95,11 @@ std::string walk(const Mesh& mesh, Rng& rng) {
     auto wanted = edges_of(now, domain.cell(), options.cutoff);
     std::sort(wanted.begin(), wanted.end());
     if (short_edges(graph, whole, options.cutoff) != wanted) failure += "edges are missing\n";
+    const Graph shorter =
+        shorter_edges(graph, node_rows(domain.positions(), graph), options.cutoff);
+    if (step % 3 == 1) {
+      failure += check_graph(shorter, WholeGraph(shorter), wanted, domain.positions(), rng.bits());
+    }
     DenseArray species(graph.species.shape());
     for (std::size_t k = 0; k < n; ++k)
       species.values[k] = s.species[static_cast<std::size_t>(whole.nodes[k].second)];

@@ -8,6 +8,7 @@
 #include <tessera/core/dry_run.hpp>
 #include <tessera/nn/graph/graph.hpp>
 #include <tessera/parallel/communicator.hpp>
+#include <tessera/parallel/redistribute.hpp>
 
 namespace tessera::nn {
 
@@ -63,6 +64,20 @@ Tensor floats(const std::vector<T>& values, const Layout& layout, DType dtype) {
 Layout list(const Mesh& mesh, const std::vector<int>& axes, const Bounds& bounds) {
   return Layout::make(mesh, {bounds.back()},
                       {axes.empty() ? DimSplit{} : DimSplit{.axes = axes, .bounds = bounds}});
+}
+
+/// The number of the first edge of each of `nodes` nodes from `first_node` on.
+std::vector<std::int64_t> starts(const std::vector<std::int64_t>& receivers,
+                                 std::int64_t first_node,
+                                 std::int64_t nodes,
+                                 std::int64_t first_edge) {
+  std::vector<std::int64_t> list(static_cast<std::size_t>(nodes));
+  std::size_t at = 0;
+  for (std::int64_t i = 0; i < nodes; ++i) {
+    while (at < receivers.size() && receivers[at] < first_node + i) ++at;
+    list[static_cast<std::size_t>(i)] = first_edge + static_cast<std::int64_t>(at);
+  }
+  return list;
 }
 
 /// What all ranks know of a part.
@@ -121,14 +136,8 @@ Graph assemble(const LocalGraph& part,
   const std::int64_t first_row = row_list.local_box().lo[0];
   const std::int64_t first_edge = edge_list.local_box().lo[0];
 
-  std::vector<std::int64_t> numbers(part.ids.size());
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    while (at < part.receivers.size() && part.receivers[at] < static_cast<std::int64_t>(i)) ++at;
-    numbers[i] = first_edge + static_cast<std::int64_t>(at);
-  }
-  graph.first_edge = integers(numbers, node_list);
-  numbers = part.receivers;
+  graph.first_edge = integers(starts(part.receivers, 0, count(part.ids), first_edge), node_list);
+  std::vector<std::int64_t> numbers = part.receivers;
   for (std::int64_t& r : numbers) r += first_node;
   graph.receivers = integers(numbers, edge_list);
   for (std::int64_t& r : numbers) r += first_row - first_node;
@@ -249,6 +258,79 @@ Tensor edge_vectors_of_rows(const Tensor& rows, const Graph& graph, const Tensor
   const Tensor own = reshape(graph_at_edges(reshape(h, {graph.graph_count(), 9}), graph),
                              {graph.edge_count(), 3, 3});
   return v + sum(reshape(graph.shifts, {graph.edge_count(), 3, 1}) * own, {1});
+}
+
+Graph shorter_edges(const Graph& graph, const Tensor& rows, double cutoff) {
+  const Layout& row_list = graph.rows().layout();
+  if (!(rows.shape() == Shape{graph.row_count(), 3})) {
+    throw ShapeError(str("shorter_edges: positions ", rows.shape(), " are not those of ",
+                         graph.row_count(), " rows [R, 3]. Pass node_rows(positions, graph)."));
+  }
+  if (dry_run()) return graph;
+  const Tensor placed =
+      parallel::redistribute(rows.detach(), row_list.with_inserted_dim(1, 3), "shorter_edges");
+  const View r = placed.local();
+  const View cells = graph.cells.local();
+  const View shifts = graph.shifts.local();
+  const std::int64_t first_row = row_list.local_box().lo[0];
+  const auto* const senders = graph.senders.local().as<std::int64_t>();
+  const auto* const receivers = graph.receivers.local().as<std::int64_t>();
+  const auto* const receiver_rows = graph.receiver_rows.local().as<std::int64_t>();
+  const auto* const graphs = graph.graph_of_edge.local().as<std::int64_t>();
+  const auto at = [](const View& v, std::int64_t i) { return load_as_double(v.data, v.dtype, i); };
+  std::vector<double> place(static_cast<std::size_t>(r.size()));
+  for (std::int64_t i = 0; i < r.shape[0]; ++i) {
+    for (std::int64_t c = 0; c < 3; ++c)
+      place[static_cast<std::size_t>(3 * i + c)] = at(r, i * r.strides[0] + c * r.strides[1]);
+  }
+  std::vector<double> vectors(static_cast<std::size_t>(cells.size()));
+  for (std::int64_t i = 0; i < cells.size(); ++i)
+    vectors[static_cast<std::size_t>(i)] = at(cells, i);
+
+  LocalGraph kept;  // of which the lists of edges are used
+  std::vector<std::int64_t> of;
+  for (std::int64_t e = 0; e < shifts.shape[0]; ++e) {
+    const double* const a = &place[static_cast<std::size_t>(3 * (receiver_rows[e] - first_row))];
+    const double* const b = &place[static_cast<std::size_t>(3 * (senders[e] - first_row))];
+    const double* const cell = &vectors[static_cast<std::size_t>(9 * graphs[e])];
+    const double s[3] = {at(shifts, 3 * e), at(shifts, 3 * e + 1), at(shifts, 3 * e + 2)};
+    double square = 0.0;
+    for (int c = 0; c < 3; ++c) {
+      const double v = (a[c] - b[c]) + (s[0] * cell[c] + s[1] * cell[3 + c] + s[2] * cell[6 + c]);
+      square += v * v;
+    }
+    if (square >= cutoff * cutoff) continue;
+    kept.senders.push_back(senders[e]);
+    kept.receivers.push_back(receivers[e]);
+    of.push_back(graphs[e]);
+    for (const double x : s) kept.shifts.push_back(static_cast<std::int32_t>(x));
+  }
+
+  const Layout& nodes = graph.nodes();
+  const Mesh& mesh = nodes.mesh();
+  const AxisMask mask = nodes.axes_of(0);
+  const auto counts = parallel::all_gather_counts(
+      parallel::Group::of(mesh, mask), count(kept.receivers), {"shorter_edges", nodes, {}});
+  const std::vector<int> members = mesh.group(mesh.rank(), mask);
+  Bounds edges(counts.size() + 1, 0);
+  for (std::size_t m = 0; m < members.size(); ++m)
+    edges[static_cast<std::size_t>(nodes.part_of(0, members[m])) + 1] = counts[m];
+  for (std::size_t p = 1; p < edges.size(); ++p) edges[p] += edges[p - 1];
+  if (edges.back() == graph.edge_count()) return graph;
+
+  Graph shorter = graph;
+  const Layout edge_list = list(mesh, nodes.split(0).axes, edges);
+  const std::int64_t first_node = nodes.local_box().lo[0];
+  shorter.senders = integers(kept.senders, edge_list);
+  shorter.receivers = integers(kept.receivers, edge_list);
+  shorter.graph_of_edge = integers(of, edge_list);
+  shorter.first_edge = integers(
+      starts(kept.receivers, first_node, nodes.local_box()[0].size(), edge_list.local_box().lo[0]),
+      nodes);
+  for (std::int64_t& i : kept.receivers) i += first_row - first_node;
+  shorter.receiver_rows = integers(kept.receivers, edge_list);
+  shorter.shifts = floats(kept.shifts, edge_list.with_inserted_dim(1, 3), graph.shifts.dtype());
+  return shorter;
 }
 
 }  // namespace tessera::nn

@@ -69,6 +69,12 @@ Tensor edge_vectors(const Tensor& positions, const Graph& graph, const Tensor& c
 /// The same where the positions of ghosts are there already: `rows` [R, 3].
 Tensor edge_vectors_of_rows(const Tensor& rows, const Graph& graph, const Tensor& cells = {});
 
+/// The same graph without the edges that are as long as `cutoff` or longer, where the own nodes and
+/// ghosts are at `rows` [R, 3] (node_rows of the positions): a list with skin holds a third more
+/// edges than count. Nodes, rows and the exchange are those of `graph`; its `positions` stay.
+/// Every rank must call: one number from each. In a DryRun all edges stay.
+Graph shorter_edges(const Graph& graph, const Tensor& rows, double cutoff);
+
 /// What one rank knows of a graph: input of make_graph.
 struct LocalGraph {
   std::vector<double> cells;              ///< 9 per graph; the same on every rank
