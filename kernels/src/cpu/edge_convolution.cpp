@@ -345,17 +345,21 @@ class Convolution {
     using S = Simd<T>;
     const std::int64_t panel = vectors_ * kVectorLanes<T>;
     if (table_) {
-      for (std::int64_t k = 0; k < width_; k += panel)
-        for (std::int64_t e = block.begin; e < block.end; ++e, radial += panel) {
-          const T* const h = h_.data() + e * hidden_;
-          const T* const w =
-              w_.data() + first_rows_[static_cast<std::size_t>(e)] * columns_ + column + k;
+      // Rows of the table are read along, as memory is fetched.
+      for (std::int64_t e = 0; e < block.size(); ++e) {
+        const auto global = static_cast<std::size_t>(block.begin + e);
+        const T* const h = h_.data() + (block.begin + e) * hidden_;
+        const T* const w = w_.data() + first_rows_[global] * columns_ + column;
+        for (std::int64_t k = 0; k < width_; k += panel) {
+          T* const to = radial + k * block.size() + e * panel;
           for (std::int64_t v = 0; v < panel; v += kVectorLanes<T>) {
             typename S::Type sum{};
-            for (std::int64_t j = 0; j < hidden_; ++j) sum += h[j] * S::load(w + j * columns_ + v);
-            S::store(radial + v, sum);
+            for (std::int64_t j = 0; j < hidden_; ++j)
+              sum += h[j] * S::load(w + j * columns_ + k + v);
+            S::store(to + v, sum);
           }
         }
+      }
       return;
     }
     BatchGemm<T> gemm;
@@ -381,11 +385,21 @@ class Convolution {
     if (table_) {
       for (std::int64_t e = block.begin; e < block.end; ++e, gradient += grad_row_) {
         const T* const w = w_.data() + first_rows_[static_cast<std::size_t>(e)] * columns_ + column;
-        for (std::int64_t j = 0; j < hidden_; ++j) {
+        T* const to = out_h_.data() + e * hidden_;
+        std::int64_t j = 0;
+        for (; j + 4 <= hidden_; j += 4) {
+          typename S::Type sum[4] = {};
+          for (std::int64_t k = 0; k < width_; k += kVectorLanes<T>) {
+            const typename S::Type g = S::load(gradient + k);
+            for (int i = 0; i < 4; ++i) sum[i] += g * S::load(w + (j + i) * columns_ + k);
+          }
+          for (int i = 0; i < 4; ++i) to[j + i] += S::sum(sum[i]);
+        }
+        for (; j < hidden_; ++j) {
           typename S::Type sum{};
           for (std::int64_t k = 0; k < width_; k += kVectorLanes<T>)
             sum += S::load(gradient + k) * S::load(w + j * columns_ + k);
-          out_h_.data()[e * hidden_ + j] += S::sum(sum);
+          to[j] += S::sum(sum);
         }
       }
       return;
