@@ -1,5 +1,5 @@
 // ranks: 1 2 4
-// deep: 4
+// deep: 1 4
 
 #include <filesystem>
 #include <tessera/autograd/autograd.hpp>

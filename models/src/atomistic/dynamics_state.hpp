@@ -113,7 +113,7 @@ struct Dynamics::State {
   }
 
   Tensor drifted(const Tensor& from, double h) const {
-    const Tensor to = Tensor::empty(from.layout(), DType::kFloat64);
+    Tensor to = Tensor::empty(from.layout(), DType::kFloat64);
     const auto* const r = from.local().as<double>();
     auto* const out = to.mutable_local().as<double>();
     for (std::int64_t i = 0; i < 3 * own(); ++i) out[i] = r[i] + h * v()[i];
