@@ -6,6 +6,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/threads.hpp>
 
 namespace tessera::models {
 namespace {
@@ -44,7 +45,8 @@ void each_edge(const LocalCall& call, const F& f) {
   const std::int64_t edges = out.shape[0];
   const std::int64_t step = in.strides[0];
   const auto run = [&]<class T>(const T* x, T* y) {
-#pragma omp parallel for schedule(static) if (edges > 4096)
+    const int threads = edges > 4096 ? thread_count() : 1;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (std::int64_t e = 0; e < edges; ++e)
       f(static_cast<double>(x[e * step]), y + e * out.strides[0]);
   };
