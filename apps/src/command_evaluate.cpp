@@ -14,6 +14,11 @@ void add_evaluate(CLI::App& program, Command& chosen) {
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--mesh", options->mesh, kMeshHelp);
   command->add_option("--tile", options->tile, kTileHelp)->check(CLI::NonNegativeNumber);
+  command->add_option("--configs", options->configs,
+                      "Structures to score (extended XYZ), of a potential; default: the run's test "
+                      "or validation file.");
+  command->add_option("--output", options->output,
+                      "Extended XYZ with a potential's predictions; default: RUN/predictions.xyz.");
   command->callback([options, &chosen] { chosen = [options] { return evaluate(*options); }; });
 }
 

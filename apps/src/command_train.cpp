@@ -10,11 +10,14 @@ namespace tessera::app {
 
 void add_settings(CLI::App& command,
                   const io::Settings& settings,
-                  std::map<std::string, std::string>& given) {
+                  std::map<std::string, std::string>& given,
+                  bool underscores) {
   for (const io::Settings::Entry& e : settings.entries()) {
     const std::size_t dot = e.key.find('.');
     std::string name = e.key == "data.file" ? "data" : e.key.substr(dot + 1);
+    const std::string plain = name;
     std::replace(name.begin(), name.end(), '_', '-');
+    if (underscores && name != plain) name += ",--" + plain;
     std::string group = e.key.substr(0, dot);
     group[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(group[0])));
     std::string help = e.help;
@@ -103,6 +106,7 @@ void add_train(CLI::App& program, Command& chosen) {
   CLI::App* const command = program.add_subcommand("train", "Train a model.");
   command->require_subcommand(1);
   for (const ModelEntry& entry : model_entries()) add_model(*command, entry, chosen);
+  add_train_mace(*command, chosen);
 }
 
 }  // namespace tessera::app

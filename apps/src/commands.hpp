@@ -37,9 +37,13 @@ inline constexpr const char* kTileHelp =
     "with a model that only knows the size of its crops, in tiles of that size.";
 
 /// An option for each setting: `training.weight_decay` is --weight-decay. What is given goes to
-/// `given`, by key.
+/// `given`, by key. With `underscores`, --weight_decay is understood, too.
 void add_settings(CLI::App& command,
                   const io::Settings& settings,
-                  std::map<std::string, std::string>& given);
+                  std::map<std::string, std::string>& given,
+                  bool underscores = false);
+
+/// `train mace`.
+void add_train_mace(CLI::App& train_command, Command& chosen);
 
 }  // namespace tessera::app

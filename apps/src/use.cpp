@@ -1,11 +1,18 @@
 #include "use.hpp"
 
+#include "potential.hpp"
 #include "mesh_option.hpp"
 #include "trained.hpp"
 
 namespace tessera::app {
 
 int evaluate(const EvaluateOptions& options) {
+  if (is_atoms_run(options.run)) {
+    return evaluate_atoms({.mesh = options.mesh,
+                           .run = options.run,
+                           .configs = options.configs,
+                           .output = options.output});
+  }
   const Mesh mesh = parse_mesh(options.mesh);
   const Trained trained = load_trained(RunFiles{options.run}.weights(), mesh);
   return trained.settings->data->evaluate(options, trained, mesh);

@@ -10,6 +10,8 @@ struct EvaluateOptions {
   std::string mesh;
   std::string run;
   std::int64_t tile = 0;  ///< fine points of the tiles in which fields are refined; see tiles_for()
+  std::string configs;    ///< of a potential: see EvaluateAtomsOptions
+  std::string output;
 };
 /// Scores the run's model beside plain answers on the part that training never saw, writes
 /// RUN/evaluation.json and RUN/prediction.png, and prints a table.

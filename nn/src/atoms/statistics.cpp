@@ -42,6 +42,7 @@ std::vector<double> isolated_energies(const std::vector<Structure>& structures,
   std::vector<bool> known(elements.size(), false);
   for (const Structure& s : structures) {
     if (!s.is_isolated_atom() || !s.energy) continue;
+    if (!std::binary_search(elements.begin(), elements.end(), s.species[0])) continue;
     const std::size_t i = place(elements, s.species[0]);
     e0[i] = *s.energy;
     known[i] = true;

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tessera/models/mace.hpp>
+#include <tessera/nn/atoms/objective.hpp>
+#include <tessera/nn/graph/batch.hpp>
+#include <vector>
+
+#include "potential_settings.hpp"
+
+namespace tessera::app {
+
+struct TrainOptions;
+
+/// Trains a potential on structures and fills the run's directory. Returns the exit code, as
+/// train().
+int train_atoms(AtomsSettings& settings, const TrainOptions& options);
+
+/// The mesh for structures: axis `data` deals them out, all others cut each in space. Empty: all
+/// processes along `data`.
+Mesh parse_atoms_mesh(const std::string& text);
+
+/// How structures become graphs on this mesh.
+nn::BatchOptions batch_options(const Mesh& mesh, double cutoff);
+
+/// What a model says of structures, and how far it is from their labels.
+struct AtomsScore {
+  nn::AtomErrors errors;
+  double loss = 0.0;  ///< mean over batches; 0 without `loss`
+  /// The structures with predictions as MACE_energy, MACE_forces, MACE_stress; rank 0 only, and
+  /// only where asked for.
+  std::vector<nn::Structure> predicted;
+};
+AtomsScore score_atoms(const models::Mace& model,
+                       const std::vector<nn::Structure>& structures,
+                       const Mesh& mesh,
+                       std::int64_t batch_size,
+                       const nn::AtomLossOptions* loss,
+                       bool keep);
+
+/// One line per set: errors of energies in meV/atom and forces in meV/A, of stress where there is.
+struct NamedScore {
+  std::string name;
+  nn::AtomErrors errors;
+};
+void print_errors(const std::vector<NamedScore>& scores);
+
+/// How `tessera evaluate` treats a run of `train mace`.
+struct EvaluateAtomsOptions {
+  std::string mesh;
+  std::string run;
+  std::string configs;  ///< extended XYZ; empty: the test file of the run, else the validation file
+  std::string output;   ///< extended XYZ with predictions; empty: RUN/predictions.xyz
+  std::int64_t batch_size = 10;
+};
+/// Whether the run's model is a potential.
+bool is_atoms_run(const std::string& run);
+int evaluate_atoms(const EvaluateAtomsOptions& options);
+
+}  // namespace tessera::app

@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/models/mace_file.hpp>
+#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/jsonl.hpp>
+
+#include "potential.hpp"
+#include "mesh_option.hpp"
+#include "trained.hpp"
+
+namespace tessera::app {
+namespace {
+
+std::string number(double value) { return fmt::format("{}", value); }
+
+/// Adds the predictions of a batch to copies of its structures, in order of ids.
+void keep_predictions(std::span<const nn::Structure* const> structures,
+                      const models::MaceResult& result,
+                      const nn::Graph& graph,
+                      std::vector<nn::Structure>& kept) {
+  const Tensor forces = replicate(result.forces);
+  const Tensor ids = replicate(graph.ids);
+  const Tensor graphs = replicate(graph.graph_of_node);
+  const std::size_t first = kept.size();
+  for (std::size_t g = 0; g < structures.size(); ++g) {
+    nn::Structure s = *structures[g];
+    const auto i = static_cast<std::int64_t>(g);
+    s.info.emplace_back("MACE_energy", number(result.energy.at({i})));
+    if (s.stress || s.virials) {
+      std::string text;
+      for (std::int64_t k = 0; k < 9; ++k)
+        text += (k == 0 ? "" : " ") + number(result.stress.at({i, k / 3, k % 3}));
+      s.info.emplace_back("MACE_stress", text);
+    }
+    nn::AtomColumn column{.name = "MACE_forces", .type = 'R', .width = 3};
+    column.values.resize(static_cast<std::size_t>(3 * s.atoms()));
+    s.columns.push_back(std::move(column));
+    kept.push_back(std::move(s));
+  }
+  for (std::int64_t n = 0; n < ids.numel(); ++n) {
+    nn::Structure& s = kept[first + static_cast<std::size_t>(graphs.at({n}))];
+    const auto atom = static_cast<std::size_t>(ids.at({n}));
+    for (std::size_t c = 0; c < 3; ++c) {
+      s.columns.back().values[3 * atom + c] = number(forces.at({n, static_cast<std::int64_t>(c)}));
+    }
+  }
+}
+
+}  // namespace
+
+Mesh parse_atoms_mesh(const std::string& text) {
+  return parse_mesh(text.empty() ? "data=" + std::to_string(process().count) : text);
+}
+
+nn::BatchOptions batch_options(const Mesh& mesh, double cutoff) {
+  nn::BatchOptions options{.cutoff = cutoff};
+  for (int a = 0; a < mesh.axis_count(); ++a)
+    if (mesh.axis_name(a) != options.data_axis) options.domain_axes.push_back(mesh.axis_name(a));
+  return options;
+}
+
+AtomsScore score_atoms(const models::Mace& model,
+                       const std::vector<nn::Structure>& structures,
+                       const Mesh& mesh,
+                       std::int64_t batch_size,
+                       const nn::AtomLossOptions* loss,
+                       bool keep) {
+  const NoGrad no_grad;
+  AtomsScore score;
+  const nn::BatchOptions options = batch_options(mesh, model.options().r_max);
+  const auto size = static_cast<std::size_t>(batch_size);
+  std::int64_t batches = 0;
+  for (std::size_t from = 0; from < structures.size(); from += size) {
+    std::vector<const nn::Structure*> batch;
+    for (std::size_t i = from; i < std::min(from + size, structures.size()); ++i)
+      batch.push_back(&structures[i]);
+    const bool stress = std::any_of(batch.begin(), batch.end(),
+                                    [](const nn::Structure* s) { return s->stress || s->virials; });
+    const nn::Graph graph = nn::batch_graph(batch, mesh, options);
+    const nn::AtomLabels labels = nn::batch_labels(batch, graph);
+    const models::MaceResult result = model.compute(graph, {.stress = stress});
+    score.errors.add(result, labels);
+    if (loss != nullptr) {
+      score.loss += reduced(nn::atom_loss(result, labels, *loss)).item();
+      ++batches;
+    }
+    if (keep) keep_predictions(batch, result, graph, score.predicted);
+  }
+  if (batches > 0) score.loss /= static_cast<double>(batches);
+  return score;
+}
+
+void print_errors(const std::vector<NamedScore>& scores) {
+  fmt::print("\n  {:<24} {:>22} {:>18} {:>24}\n", "set", "RMSE E / meV / atom", "RMSE F / meV / A",
+             "RMSE stress / meV / A^3");
+  for (const NamedScore& s : scores) {
+    fmt::print("  {:<24} {:>22.2f} {:>18.2f} {:>24.3f}\n", s.name,
+               1e3 * s.errors.energy_per_atom().rmse, 1e3 * s.errors.forces().rmse,
+               1e3 * s.errors.stress().rmse);
+  }
+  std::fflush(stdout);
+}
+
+bool is_atoms_run(const std::string& run) {
+  const io::Metadata metadata = io::SafetensorsReader(RunFiles{run}.weights()).metadata();
+  const auto kind = metadata.find("tessera.model");
+  return kind != metadata.end() && kind->second == "mace";
+}
+
+int evaluate_atoms(const EvaluateAtomsOptions& options) {
+  const RunFiles files{options.run};
+  const Mesh mesh = parse_atoms_mesh(options.mesh);
+  const io::Collective ranks = nn::collective(mesh);
+  AtomsSettings settings;
+  std::vector<nn::Structure> structures;
+  std::string name = options.configs;
+  ranks.together([&] {
+    io::Settings all;
+    settings.declare(all);
+    all.load(files.config());
+    if (name.empty()) name = settings.test_file.empty() ? settings.valid_file : settings.test_file;
+    if (name.empty()) {
+      throw UsageError(str("evaluate: ", options.run,
+                           " names neither a test file nor a validation file. Give structures with "
+                           "--configs."));
+    }
+    structures = io::read_extxyz(name, settings.keys);
+  });
+  const models::Mace model = models::load_mace(files.weights(), mesh, settings.dtype());
+  AtomsScore score = score_atoms(model, structures, mesh, options.batch_size, nullptr, true);
+  ranks.together([&] {
+    if (mesh.rank() != 0) return;
+    io::write_extxyz(options.output.empty() ? options.run + "/predictions.xyz" : options.output,
+                     score.predicted);
+    const nn::AtomErrors& e = score.errors;
+    io::write_json(files.evaluation(),
+                   {{"configs", name},
+                    {"structures", static_cast<std::int64_t>(structures.size())},
+                    {"energy.rmse_meV_per_atom", 1e3 * e.energy_per_atom().rmse},
+                    {"energy.mae_meV_per_atom", 1e3 * e.energy_per_atom().mae},
+                    {"forces.rmse_meV_per_A", 1e3 * e.forces().rmse},
+                    {"forces.mae_meV_per_A", 1e3 * e.forces().mae},
+                    {"stress.rmse_meV_per_A3", 1e3 * e.stress().rmse},
+                    {"stress.mae_meV_per_A3", 1e3 * e.stress().mae}});
+    print_errors({{name.substr(name.find_last_of('/') + 1), e}});
+  });
+  return 0;
+}
+
+}  // namespace tessera::app

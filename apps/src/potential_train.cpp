@@ -1,0 +1,306 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/random.hpp>
+#include <tessera/models/mace_file.hpp>
+#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/plot.hpp>
+
+#include "potential.hpp"
+#include "stop_signals.hpp"
+#include "train.hpp"
+#include "trained.hpp"
+
+namespace tessera::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Structures = std::vector<nn::Structure>;
+
+/// 0..n-1 in an order that `seed` and `stream` fix on every rank.
+std::vector<std::size_t> shuffled(std::size_t n, std::uint64_t seed, std::uint64_t stream) {
+  std::vector<std::size_t> order(n);
+  for (std::size_t i = 0; i < n; ++i) order[i] = i;
+  if (n == 0) return order;
+  const Tensor draws =
+      random_uniform(Layout::replicated(Mesh::self(), {static_cast<std::int64_t>(n)}),
+                     {seed, stream}, 0.0, 1.0, DType::kFloat64);
+  const auto* const u = draws.local().as<const double>();
+  for (std::size_t i = n - 1; i > 0; --i) {
+    const auto j = static_cast<std::size_t>(u[i] * static_cast<double>(i + 1));
+    std::swap(order[i], order[std::min(i, j)]);
+  }
+  return order;
+}
+
+constexpr std::uint64_t kSplitStream = ~std::uint64_t{0};
+
+struct Sets {
+  Structures all;  ///< of the training file, isolated atoms too: what statistics are taken from
+  Structures train, valid, test;
+};
+
+Sets read_sets(const AtomsSettings& s) {
+  Sets sets;
+  const auto without_lone_atoms = [](Structures from) {
+    std::erase_if(from, [](const nn::Structure& x) { return x.is_isolated_atom(); });
+    return from;
+  };
+  const Structures file = io::read_extxyz(s.train_file, s.keys);
+  const Structures molecules = without_lone_atoms(file);
+  if (!s.valid_file.empty()) {
+    sets.train = molecules;
+    sets.valid = without_lone_atoms(io::read_extxyz(s.valid_file, s.keys));
+    sets.all = file;
+  } else {
+    const std::vector<std::size_t> order = shuffled(molecules.size(), s.seed, kSplitStream);
+    const auto held =
+        static_cast<std::size_t>(s.valid_fraction * static_cast<double>(molecules.size()));
+    for (std::size_t i = 0; i < order.size(); ++i)
+      (i < held ? sets.valid : sets.train).push_back(molecules[order[i]]);
+    sets.all = sets.train;
+    for (const nn::Structure& x : file)
+      if (x.is_isolated_atom()) sets.all.push_back(x);
+  }
+  if (!s.test_file.empty()) sets.test = without_lone_atoms(io::read_extxyz(s.test_file, s.keys));
+  if (sets.train.empty()) {
+    throw DataError(str("train: ", s.train_file,
+                        " has no structures to train on (isolated atoms and the validation part do "
+                        "not count). Give another file, or a smaller valid_fraction."));
+  }
+  return sets;
+}
+
+/// What decides the rest of a run beside weights and optimiser; kept in the checkpoint.
+struct Standing {
+  optim::PlateauSchedule::State plateau;
+  double best = std::numeric_limits<double>::infinity();
+  std::int64_t since_best = 0;
+  bool second_stage = false;
+
+  io::Metadata save() const {
+    return {{"plateau.scale", fmt::format("{}", plateau.scale)},
+            {"plateau.best", fmt::format("{}", plateau.best)},
+            {"plateau.bad", std::to_string(plateau.bad)},
+            {"best", fmt::format("{}", best)},
+            {"since_best", std::to_string(since_best)},
+            {"second_stage", second_stage ? "1" : "0"}};
+  }
+  void load(const io::Metadata& from) {
+    plateau.scale = std::stod(from.at("plateau.scale"));
+    plateau.best = std::stod(from.at("plateau.best"));
+    plateau.bad = std::stoll(from.at("plateau.bad"));
+    best = std::stod(from.at("best"));
+    since_best = std::stoll(from.at("since_best"));
+    second_stage = from.at("second_stage") == "1";
+  }
+};
+
+optim::AdamWOptions optimizer_options(const AtomsSettings& s) {
+  // Decay acts on what follows messages and products, as in the published program.
+  return {.lr = s.lr,
+          .weight_decay = 0.0,
+          .decay_vectors = true,
+          .groups = {{.pattern = "interactions.*.linear", .weight_decay = s.weight_decay},
+                     {.pattern = "products.*", .weight_decay = s.weight_decay}},
+          .amsgrad = s.amsgrad,
+          .coupled = s.optimizer == "adam"};
+}
+
+void draw_curves(const RunFiles& files) {
+  const auto loss = io::read_json_lines(files.metrics(), {"step", "loss"});
+  const auto valid = io::read_json_lines(files.metrics(), {"step", "valid_loss"});
+  io::draw_plot({{.label = "training", .x = loss[0], .y = loss[1]},
+                 {.label = "validation", .x = valid[0], .y = valid[1]}},
+                {.title = "Loss", .x_label = "step", .y_label = "loss", .log_y = true})
+      .save(files.loss_picture());
+  const auto errors =
+      io::read_json_lines(files.metrics(), {"step", "rmse_e_meV_per_atom", "rmse_f_meV_per_A"});
+  io::draw_plot({{.label = "energy, meV/atom", .x = errors[0], .y = errors[1]},
+                 {.label = "forces, meV/A", .x = errors[0], .y = errors[2]}},
+                {.title = "Validation RMSE", .x_label = "step", .y_label = "RMSE", .log_y = true})
+      .save(files.dir + "/errors.png");
+}
+
+}  // namespace
+
+int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
+  const RunFiles files{options.out};
+  const Mesh mesh = parse_atoms_mesh(options.mesh);
+  const bool first = mesh.rank() == 0;
+  const io::Collective ranks = nn::collective(mesh);
+  const StopSignals signals;
+  Sets sets;
+  models::MaceOptions model_options;
+  ranks.together([&] {
+    if (first && !options.resume && std::filesystem::exists(files.metrics())) {
+      throw UsageError(str("train: ", options.out,
+                           " holds a run already. Continue it with --resume, or choose another "
+                           "directory."));
+    }
+    sets = read_sets(settings);
+    model_options = settings.model_options(sets.all);
+    if (first) std::filesystem::create_directories(options.out);
+  });
+
+  models::Mace model(model_options, mesh, settings.dtype());
+  optim::AdamW optimizer(model.parameters(), optimizer_options(settings));
+  std::optional<optim::Ema> ema;
+  if (settings.ema) ema.emplace(model.parameters(), optim::EmaOptions{.decay = settings.ema_decay});
+  optim::PlateauSchedule plateau(
+      {.factor = settings.lr_factor, .patience = settings.scheduler_patience});
+  Standing standing;
+  nn::TrainingState state = {
+      .model = &model, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
+  if (options.resume) {
+    nn::load_checkpoint(files.checkpoint(), state);
+    standing.load(state.extra);
+    plateau.set_state(standing.plateau);
+  }
+  const auto save = [&] {
+    standing.plateau = plateau.state();
+    state.extra = standing.save();
+    nn::save_checkpoint(files.checkpoint(), state);
+  };
+  ranks.together([&] {
+    io::Settings all;
+    settings.declare(all);
+    if (first) all.save(files.config());
+  });
+  if (!options.resume) save();
+  std::optional<io::JsonLines> metrics;
+  ranks.together([&] {
+    metrics.emplace(files.metrics(), options.resume ? state.step : io::JsonLines::kNothing);
+  });
+  if (first) {
+    fmt::print("{} structures to train on, {} to validate, {} to test; {}, {} parameters\n",
+               sets.train.size(), sets.valid.size(), sets.test.size(), model.describe(),
+               model.parameter_count());
+    fmt::print("avg_num_neighbors {:.6g}, scale {:.6g} eV, shift {:.6g} eV\n",
+               model_options.avg_num_neighbors, model_options.scale, model_options.shift);
+    for (std::size_t i = 0; i < model_options.elements.size(); ++i) {
+      fmt::print("E0 {} {:.6f} eV\n",
+                 nn::element_symbol(static_cast<std::int32_t>(model_options.elements[i])),
+                 model_options.e0[i]);
+    }
+    std::fflush(stdout);
+  }
+
+  const nn::BatchOptions cut = batch_options(mesh, model_options.r_max);
+  const auto batch_size = static_cast<std::size_t>(settings.batch_size);
+  const auto steps_per_epoch =
+      static_cast<std::int64_t>(std::max<std::size_t>(1, sets.train.size() / batch_size));
+  const auto validate = [&](std::int64_t epoch, bool second_stage) {
+    const std::optional<optim::EmaScope> averages =
+        ema ? std::optional<optim::EmaScope>(std::in_place, *ema) : std::nullopt;
+    const nn::AtomLossOptions loss = settings.loss_options(second_stage);
+    const AtomsScore score =
+        score_atoms(model, sets.valid, mesh, settings.valid_batch_size, &loss, false);
+    const double e = 1e3 * score.errors.energy_per_atom().rmse;
+    const double f = 1e3 * score.errors.forces().rmse;
+    metrics->write({{"step", state.step},
+                    {"epoch", epoch},
+                    {"valid_loss", score.loss},
+                    {"rmse_e_meV_per_atom", e},
+                    {"rmse_f_meV_per_A", f}});
+    if (first) {
+      fmt::print("Epoch {}: loss={:.8f}, RMSE_E_per_atom={:8.2f} meV, RMSE_F={:8.2f} meV / A\n",
+                 epoch, score.loss, e, f);
+      std::fflush(stdout);
+    }
+    const bool better = score.loss < standing.best || sets.valid.empty();
+    standing.since_best = better ? 0 : standing.since_best + 1;
+    if (better) {
+      standing.best = score.loss;
+      models::save_mace(files.weights(), model);
+    }
+    return score.loss;
+  };
+
+  const std::int64_t last_step = settings.max_num_epochs * steps_per_epoch;
+  auto last_save = Clock::now();
+  bool stopped = false;
+  bool done = state.step >= last_step;
+  while (!done && !stopped) {
+    const std::int64_t epoch = state.step / steps_per_epoch;
+    const bool second_stage = settings.stage_two && epoch >= settings.second_stage_epoch();
+    if (second_stage && !standing.second_stage) {
+      standing = {.plateau = plateau.state(), .second_stage = true};
+      if (first) fmt::print("Stage two\n");
+    }
+    const std::vector<std::size_t> order =
+        shuffled(sets.train.size(), settings.seed, static_cast<std::uint64_t>(epoch));
+    const nn::AtomLossOptions loss_options = settings.loss_options(second_stage);
+    optimizer.set_lr(second_stage ? settings.stage_two_lr
+                     : settings.scheduler == "ExponentialLR"
+                         ? settings.lr *
+                               std::pow(settings.lr_scheduler_gamma, static_cast<double>(epoch))
+                         : settings.lr * plateau.scale());
+    while (state.step / steps_per_epoch == epoch && !stopped) {
+      const auto start = Clock::now();
+      const auto from = static_cast<std::size_t>(state.step % steps_per_epoch) * batch_size;
+      std::vector<const nn::Structure*> batch;
+      for (std::size_t i = from; i < std::min(from + batch_size, order.size()); ++i)
+        batch.push_back(&sets.train[order[i]]);
+      const nn::Graph graph = nn::batch_graph(batch, mesh, cut);
+      const nn::AtomLabels labels = nn::batch_labels(batch, graph);
+      const bool stress = loss_options.stress != 0.0 || loss_options.virials != 0.0;
+      const Tensor loss = nn::atom_loss(
+          model.compute(graph, {.stress = stress, .create_graph = true}), labels, loss_options);
+      backward(loss);
+      if (settings.clip_grad > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip_grad);
+      optimizer.step();
+      if (ema) ema->update();
+      ++state.step;
+      const double value = reduced(loss).item();
+      metrics->write({{"step", state.step},
+                      {"loss", value},
+                      {"lr", optimizer.lr()},
+                      {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}});
+      if (!std::isfinite(value)) {
+        throw Error(str("train: the loss of step ", state.step, " is ", value,
+                        " (the training has diverged). Lower training.lr, or look for wrong labels "
+                        "and overlapping atoms."));
+      }
+      stopped = ranks.total(StopSignals::requested() ? 1 : 0) > 0;
+    }
+    if (state.step % steps_per_epoch == 0) {
+      done = state.step >= last_step;
+      if (done || (epoch + 1) % settings.eval_interval == 0) {
+        const double loss = validate(epoch, second_stage);
+        if (!second_stage) plateau.update(loss);
+        done = done || standing.since_best >= settings.patience;
+      }
+    }
+    // Every minute: small models write more than they compute otherwise.
+    const bool due = ranks.broadcast(Clock::now() - last_save > std::chrono::minutes(1) ? 1 : 0);
+    if (stopped || done || due) {
+      save();
+      last_save = Clock::now();
+    }
+  }
+  if (!done) return kExitPreempted;
+
+  const models::Mace best = models::load_mace(files.weights(), mesh, settings.dtype());
+  std::vector<NamedScore> scores;
+  for (const auto& [name, set] : {std::pair<const char*, const Structures*>{"train", &sets.train},
+                                  {"valid", &sets.valid},
+                                  {"test", &sets.test}}) {
+    if (set->empty()) continue;
+    scores.push_back(
+        {name, score_atoms(best, *set, mesh, settings.valid_batch_size, nullptr, false).errors});
+  }
+  ranks.together([&] {
+    if (!first) return;
+    print_errors(scores);
+    draw_curves(files);
+  });
+  return 0;
+}
+
+}  // namespace tessera::app
