@@ -22,11 +22,14 @@ void add_settings(CLI::App& command,
     group[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(group[0])));
     std::string help = e.help;
     if (!e.standard.empty()) help += " [" + e.standard + "]";
-    command
-        .add_option_function<std::string>(
-            "--" + name, [&given, key = e.key](const std::string& text) { given[key] = text; },
-            help)
-        ->take_last()
+    CLI::Option* const option = command.add_option_function<std::string>(
+        "--" + name,
+        [&given, key = e.key, flag = e.flag](const std::string& text) {
+          given[key] = flag && text.empty() ? "true" : text;
+        },
+        help);
+    if (e.flag && underscores) option->expected(0, 1);
+    option->take_last()
         ->type_name(e.choices.empty() ? e.type : CLI::detail::join(e.choices, "|"))
         ->group(group);
   }

@@ -37,7 +37,8 @@ inline constexpr const char* kTileHelp =
     "with a model that only knows the size of its crops, in tiles of that size.";
 
 /// An option for each setting: `training.weight_decay` is --weight-decay. What is given goes to
-/// `given`, by key. With `underscores`, --weight_decay is understood, too.
+/// `given`, by key. With `underscores`, --weight_decay and
+/// --flag without a value are understood, too.
 void add_settings(CLI::App& command,
                   const io::Settings& settings,
                   std::map<std::string, std::string>& given,

@@ -31,13 +31,16 @@ void keep_predictions(std::span<const nn::Structure* const> structures,
     s.info.emplace_back("MACE_energy", number(result.energy.at({i})));
     if (s.stress || s.virials) {
       std::string text;
-      for (std::int64_t k = 0; k < 9; ++k)
-        text += (k == 0 ? "" : " ") + number(result.stress.at({i, k / 3, k % 3}));
+      for (std::int64_t k = 0; k < 9; ++k) {
+        if (k > 0) text += ' ';
+        text += number(result.stress.at({i, k / 3, k % 3}));
+      }
       s.info.emplace_back("MACE_stress", text);
     }
-    nn::AtomColumn column{.name = "MACE_forces", .type = 'R', .width = 3};
-    column.values.resize(static_cast<std::size_t>(3 * s.atoms()));
-    s.columns.push_back(std::move(column));
+    s.columns.push_back({.name = "MACE_forces",
+                         .type = 'R',
+                         .width = 3,
+                         .values = std::vector<std::string>(s.positions.size())});
     kept.push_back(std::move(s));
   }
   for (std::int64_t n = 0; n < ids.numel(); ++n) {

@@ -196,8 +196,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   const auto steps_per_epoch =
       static_cast<std::int64_t>(std::max<std::size_t>(1, sets.train.size() / batch_size));
   const auto validate = [&](std::int64_t epoch, bool second_stage) {
-    const std::optional<optim::EmaScope> averages =
-        ema ? std::optional<optim::EmaScope>(std::in_place, *ema) : std::nullopt;
+    const auto averages = ema ? std::make_unique<optim::EmaScope>(*ema) : nullptr;
     const nn::AtomLossOptions loss = settings.loss_options(second_stage);
     const AtomsScore score =
         score_atoms(model, sets.valid, mesh, settings.valid_batch_size, &loss, false);
