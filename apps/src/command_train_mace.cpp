@@ -1,7 +1,7 @@
 #include <memory>
 
-#include "potential.hpp"
 #include "commands.hpp"
+#include "potential.hpp"
 #include "train.hpp"
 #include "trained.hpp"
 

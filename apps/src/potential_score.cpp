@@ -7,8 +7,8 @@
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 
-#include "potential.hpp"
 #include "mesh_option.hpp"
+#include "potential.hpp"
 #include "trained.hpp"
 
 namespace tessera::app {

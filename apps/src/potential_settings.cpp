@@ -69,6 +69,9 @@ void AtomsSettings::declare(io::Settings& s) {
   s.add("model.num_cutoff_basis", mace.cutoff_power, "Power of the cutoff's envelope.", {.min = 2});
   s.add("model.radial_MLP", mace.radial_mlp, "Hidden units of the radial networks.");
   s.add("model.MLP_irreps", mace.readout, "Hidden units (scalars) of the last readout.", positive);
+  s.add("model.radial_intervals", mace.radial_intervals,
+        "Radial networks run on so many intervals, edges read splines; 0: on every edge.",
+        not_negative);
   s.add("model.interaction_first", interaction_first, "First block.",
         {.choices = {"residual", "agnostic"}});
   s.add("model.density", density, "Messages are divided by a learned density.");

@@ -47,6 +47,7 @@ struct Written {
     s.add("shift", o.shift, "Shift of the energy of each atom, eV.");
     s.add("avg_num_neighbors", o.avg_num_neighbors, "Messages are divided by it.");
     s.add("seed", o.seed, "Key of the first weights.");
+    s.add("radial_intervals", o.radial_intervals, "Intervals of the radial tables; 0: none.");
   }
 
   MaceOptions read() const {
