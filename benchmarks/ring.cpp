@@ -1,6 +1,7 @@
-// Attention over split tokens, forward and backward: ranks of one thread beside one rank with as many
-// threads. Keys and values walk in a ring (or heads are exchanged, where asked for). Both sides run
-// in turns; the ratio is taken per pair. Usage: bench_ring [pairs] [tokens] [heads] [ranks]
+// Attention over split tokens, forward and backward: ranks of one thread beside one rank with as
+// many threads. Keys and values walk in a ring (or heads are exchanged, where asked for). Both
+// sides run in turns; the ratio is taken per pair. Usage: bench_ring [pairs] [tokens] [heads]
+// [ranks]
 #include <cstdio>
 #include <tessera/parallel/runtime.hpp>
 #include <tessera/tessera.hpp>
@@ -36,8 +37,7 @@ class Layer {
     }
   }
   void step(std::size_t index) {
-    const Tensor y =
-        scaled_dot_product_attention(x_[0], x_[1], x_[2], cases()[index].parameters);
+    const Tensor y = scaled_dot_product_attention(x_[0], x_[1], x_[2], cases()[index].parameters);
     grad({y}, {x_[0], x_[1], x_[2]}, {}, {x_[3]});
   }
 

@@ -271,8 +271,7 @@ bool is_stopped(pid_t process) {
   while (getppid() == rank) {
     // SIGUSR1: the phase has changed.
     const int phase = page->phase;
-    const bool timed =
-        limit > 0 && (phase == kStarting || phase == kEnding || phase == kDone);
+    const bool timed = limit > 0 && (phase == kStarting || phase == kEnding || phase == kDone);
     const auto seconds = static_cast<std::time_t>(limit + 1);
     const struct timespec time = {seconds, 0};
     const int signal = timed ? sigtimedwait(&all, nullptr, &time) : sigwaitinfo(&all, nullptr);

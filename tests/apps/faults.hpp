@@ -182,8 +182,7 @@ class FaultTest {
     if (fault == Fault::kThrow && o.says("(rank " + std::to_string(rank) + ")")) return;
     if (!begun || finished) {
       CHECK((o.says(process) || o.says("MPI; one of them is stopped or gone") ||
-             o.says("BAD TERMINATION") ||
-             (!begun && fault == Fault::kKill && o.output.empty())));
+             o.says("BAD TERMINATION") || (!begun && fault == Fault::kKill && o.output.empty())));
       return;
     }
     CHECK(o.says(" #"));  // a call with its number

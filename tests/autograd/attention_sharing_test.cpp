@@ -1,6 +1,6 @@
 // ranks: 1 2 3 4 6 8
-// Ways to share one attention out: rings, exchanged heads, both, causal balance, rows only. Each gives
-// what one rank gives; bytes are those that the boxes need.
+// Ways to share one attention out: rings, exchanged heads, both, causal balance, rows only. Each
+// gives what one rank gives; bytes are those that the boxes need.
 
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/attention.hpp>
@@ -148,15 +148,14 @@ TEST_CASE("inner axes exchange heads, outer ones ring: three axes, one dimension
       for (const std::vector<std::string>& exchange :
            {std::vector<std::string>{}, {"b"}, {"a", "b"}}) {
         report(agreed(differences(x, l, true, {.causal = causal, .exchange = exchange})));
-        report(agreed(differences(x, l, false,
-                                  {.causal = causal, .exchange = exchange, .balance = true})));
+        report(agreed(
+            differences(x, l, false, {.causal = causal, .exchange = exchange, .balance = true})));
       }
     }
-    REQUIRE_THROWS_AS(
-        scaled_dot_product_attention(to_tensor(x.q, tokens), to_tensor(x.k, tokens),
-                                     to_tensor(x.v, tokens),
-                                     {.exchange = std::vector<std::string>{"a"}}),
-        LayoutError);
+    REQUIRE_THROWS_AS(scaled_dot_product_attention(to_tensor(x.q, tokens), to_tensor(x.k, tokens),
+                                                   to_tensor(x.v, tokens),
+                                                   {.exchange = std::vector<std::string>{"a"}}),
+                      LayoutError);
   }
 }
 
@@ -226,8 +225,9 @@ TEST_CASE("exchanged heads: bytes are the heads of others' tokens") {
                  [&] { o = scaled_dot_product_attention(tq, tk, tv, parameters); });
   const Tensor g = to_tensor(x.g, o.layout());
   // q, out, dout, log-sum-exp, k, v there; dq, dk, dv back.
-  expect_traffic(queries * (4 * depth + 1) + 4 * keys, ranks > 1 ? p * (p - 1) * 9 : 0,
-                 [&] { grad({o}, {tq, tk, tv}, {}, {g}); });
+  expect_traffic(queries * (4 * depth + 1) + 4 * keys, ranks > 1 ? p * (p - 1) * 9 : 0, [&] {
+    grad({o}, {tq, tk, tv}, {}, {g});
+  });
 }
 
 TEST_CASE("fp32 and bf16, balanced and exchanged") {

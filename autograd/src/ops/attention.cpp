@@ -1,6 +1,6 @@
-// Full attention: the records of the op and its gradient, and their work on one rank. Where they are
-// legal: attention_placement.cpp; keys that are split: attention_ring.cpp. The gradient computes the
-// probabilities again from the log-sum-exp.
+// Full attention: the records of the op and its gradient, and their work on one rank. Where they
+// are legal: attention_placement.cpp; keys that are split: attention_ring.cpp. The gradient
+// computes the probabilities again from the log-sum-exp.
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-// Attention in small ops, recorded, for derivatives of its gradient: keys and values are gathered and
-// the matrix of weights is formed.
+// Attention in small ops, recorded, for derivatives of its gradient: keys and values are gathered
+// and the matrix of weights is formed.
 
 #include <limits>
 #include <tessera/autograd/autograd.hpp>
@@ -112,10 +112,10 @@ std::vector<Tensor> attention_decompose(const VjpContext& context) {
   const int tokens = dims.attended.size();
   const Dims order = kernel_order(dims, context.input_layout(0).dims());
   const Layout split = context.output_layout(0).dual();
-  const Tensor q = permute(
-      redistribute(context.input(0),
-                   split.with_dim(split.dims() - 1, context.input(0).shape().back(), {})),
-      order);
+  const Tensor q =
+      permute(redistribute(context.input(0),
+                           split.with_dim(split.dims() - 1, context.input(0).shape().back(), {})),
+              order);
   const Layout result = q.layout();
   const auto keys_in_order = [&](int i) {
     const Tensor x = context.input(i);

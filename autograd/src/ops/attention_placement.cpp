@@ -1,6 +1,6 @@
-// Legal placements of attention and of its gradient: samples split alike; heads split with their key
-// heads, or with whole keys; queries split with whole keys; and queries and keys both split, which
-// takes the algorithms of attention_ring.
+// Legal placements of attention and of its gradient: samples split alike; heads split with their
+// key heads, or with whole keys; queries split with whole keys; and queries and keys both split,
+// which takes the algorithms of attention_ring.
 
 #include <optional>
 

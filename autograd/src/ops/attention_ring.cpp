@@ -97,8 +97,7 @@ struct Shared {
     return {x, [this, shape = x.shape()](int rank) { return boxes.queries(rank, shape); }};
   }
   Rearranged keys(const Tensor& x, int pieces = 1) const {
-    return {
-        x, [this, s = x.shape(), pieces](int rank) { return boxes.keys(rank, s, pieces); }};
+    return {x, [this, s = x.shape(), pieces](int rank) { return boxes.keys(rank, s, pieces); }};
   }
   Rearranged pairs(const Tensor& x) const {
     return {x, [this, layout = x.layout()](int rank) { return boxes.pairs(rank, layout); }};

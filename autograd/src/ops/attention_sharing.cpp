@@ -113,8 +113,7 @@ double seconds(const AttentionArgs& args,
   const AttentionDims dims(args, q.dims() - 3);
   double keys = 1.0;
   for (int d = 1; d + 2 < k.dims(); ++d)
-    if (args.attended == 0 || dims.attended.contains(d))
-      keys *= static_cast<double>(k.shape()[d]);
+    if (args.attended == 0 || dims.attended.contains(d)) keys *= static_cast<double>(k.shape()[d]);
   const double q_bytes = bytes_per_rank(q, kElement);
   const double kv_bytes = (bytes_per_rank(k, kElement) + bytes_per_rank(v, kElement)) * copies;
   // Without balance the last rank sees all keys but half of its own.
@@ -150,8 +149,8 @@ std::optional<AxisMask> asked_by_environment() {
   if (text.empty() || text == "auto") return {};
   if (text == "ring") return AxisMask{0};
   if (text == "heads") return ~AxisMask{0};
-  throw UsageError(str("attention: TESSERA_ATTENTION is ", std::string(text),
-                       ". Use ring, heads or auto."));
+  throw UsageError(
+      str("attention: TESSERA_ATTENTION is ", std::string(text), ". Use ring, heads or auto."));
 }
 
 std::string axes_text(const Mesh& mesh, AxisMask axes) {
@@ -268,8 +267,8 @@ std::vector<Box> AttentionBoxes::tokens(const Layout& layout,
   if (!sharing_.zigzag) return {box};
 
   const std::vector<int> ring = mesh.group(rank, sharing_.ring);
-  const auto place = static_cast<std::size_t>(std::find(ring.begin(), ring.end(), rank) -
-                                              ring.begin());
+  const auto place =
+      static_cast<std::size_t>(std::find(ring.begin(), ring.end(), rank) - ring.begin());
   const std::size_t chunks = 2 * ring.size();
   const Bounds bounds = balanced_bounds(shape[zigzag_dim_], static_cast<int>(chunks));
   std::vector<Box> both;

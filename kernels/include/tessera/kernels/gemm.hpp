@@ -13,12 +13,8 @@ namespace tessera::kernels {
 /// dimensions agree (stride 0 repeats a matrix); C is not read when beta = 0. Leading dimensions
 /// over which B repeats become rows of one product where the strides allow. `bias` [N], given where
 /// beta = 0, is added to every row. Throws ShapeError, DTypeError (floating types only, no mix).
-void gemm(double alpha,
-          const View& a,
-          const View& b,
-          double beta,
-          const View& c,
-          const View& bias = {});
+void gemm(
+    double alpha, const View& a, const View& b, double beta, const View& c, const View& bias = {});
 
 /// C = alpha sum_l a[l, :]^T b[l, :] + beta C over all leading indices l, with a [l..., M],
 /// b [l..., N], C [M, N]: the gradient of a weight.

@@ -19,11 +19,11 @@ struct RuntimeOptions {
 /// program; one process without mpiexec is a job of one. Programs that never make one are a job of
 /// one process too.
 ///
-/// The destructor waits for the other processes (without a limit, unless all called finish()). When the job has failed, or an exception is on its
-/// way through, it ends the job with one report and the error's exit code (parallel/failure.hpp)
-/// instead. An exception that leaves main() does the same. A process that is killed is reported by
-/// a witness, a process beside it that sleeps otherwise (launchers of the Hydra kind only, such as
-/// MPICH's mpiexec).
+/// The destructor waits for the other processes (without a limit, unless all called finish()). When
+/// the job has failed, or an exception is on its way through, it ends the job with one report and
+/// the error's exit code (parallel/failure.hpp) instead. An exception that leaves main() does the
+/// same. A process that is killed is reported by a witness, a process beside it that sleeps
+/// otherwise (launchers of the Hydra kind only, such as MPICH's mpiexec).
 class Runtime {
  public:
   /// Throws UsageError when there is one already, CommError when the MPI library is not MPICH. An

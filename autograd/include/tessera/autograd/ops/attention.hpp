@@ -32,8 +32,8 @@ struct AttentionParameters {
   /// ring, {}: none. Only those that split the tokens count. Absent: the cheapest by a cost model
   /// (or TESSERA_ATTENTION=ring|heads).
   std::optional<std::vector<std::string>> exchange = {};
-  /// Whether the work of a causal ring is balanced, at the price of moving the tokens. Absent: where
-  /// it pays.
+  /// Whether the work of a causal ring is balanced, at the price of moving the tokens. Absent:
+  /// where it pays.
   std::optional<bool> balance = {};
 };
 

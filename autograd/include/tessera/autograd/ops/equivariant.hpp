@@ -6,10 +6,10 @@
 /// Ops of equivariant networks on features [node, lm, K] of natural parity (kernels/irreps.hpp). In
 /// fp64 or fp32, any channels; multiples of a vector register (8 and 16) are the fast case.
 ///
-/// Nodes, edges and rows may be split on dimension 0, each with boundaries of its own, over the same
-/// mesh axes: then nothing is communicated, and gradients of weights are pending sums. All ops are
-/// derivatives of scalar forms by some of their arguments, and so are their gradients: each family
-/// is one record, differentiable to any order unless said otherwise.
+/// Nodes, edges and rows may be split on dimension 0, each with boundaries of its own, over the
+/// same mesh axes: then nothing is communicated, and gradients of weights are pending sums. All ops
+/// are derivatives of scalar forms by some of their arguments, and so are their gradients: each
+/// family is one record, differentiable to any order unless said otherwise.
 namespace tessera {
 
 /// Real harmonics [E, (lmax + 1)^2] of the directions v / |v| of v [E, 3] (x, y, z), component
@@ -17,13 +17,14 @@ namespace tessera {
 /// to third derivatives (NotSupported beyond). Zero vectors give NaN. lmax <= 10.
 Tensor spherical_harmonics(const Tensor& v, int lmax);
 
-/// y[n, lm, :] = x[n, lm, :] w[l]: channels mixed per l. x [N, (lx + 1)^2, K], w [l + 1, K, K'] with
-/// l <= lx; rows of higher l are left out. With `species` [N] (int32 or int64): w [l + 1, elements,
-/// K, K'], and each node takes the matrix of its element. The result is [N, (l + 1)^2, K'].
+/// y[n, lm, :] = x[n, lm, :] w[l]: channels mixed per l. x [N, (lx + 1)^2, K], w [l + 1, K, K']
+/// with l <= lx; rows of higher l are left out. With `species` [N] (int32 or int64): w [l + 1,
+/// elements, K, K'], and each node takes the matrix of its element. The result is [N, (l + 1)^2,
+/// K'].
 Tensor irreps_linear(const Tensor& x, const Tensor& w, const Tensor& species = {});
 
-/// The products that a convolution takes: features up to l_in times harmonics up to l_edge into l <=
-/// l_out; `kernels::tensor_paths(l_in, l_edge, l_out)` lists them.
+/// The products that a convolution takes: features up to l_in times harmonics up to l_edge into l
+/// <= l_out; `kernels::tensor_paths(l_in, l_edge, l_out)` lists them.
 struct ConvolutionPaths {
   std::int64_t l_in = 0;
   std::int64_t l_edge = 0;
@@ -31,18 +32,18 @@ struct ConvolutionPaths {
 };
 
 /// M[i, row_p + c, k] = sum over edges e with receiver i of R[e, p, k] sqrt(2 l3 + 1) sum over a, b
-/// of C^{l1 l2 l3}_{abc} u[sender_e, l1 l1 + a, k] y[e, l2 l2 + b], with R = h w: the message passing
-/// of an equivariant network with nothing of the size edges x paths x channels in memory, neither
-/// here nor in gradients of any order (Batatia et al. 2022, eqs. 8 to 10).
+/// of C^{l1 l2 l3}_{abc} u[sender_e, l1 l1 + a, k] y[e, l2 l2 + b], with R = h w: the message
+/// passing of an equivariant network with nothing of the size edges x paths x channels in memory,
+/// neither here nor in gradients of any order (Batatia et al. 2022, eqs. 8 to 10).
 ///
 /// u [R, (l_in + 1)^2, K]: rows that edges start from (own nodes, then copies of others'); y [E,
 /// (l_edge + 1)^2]; h [E, H]: last hidden layer of the radial network; w [H, P K], path by path;
-/// senders [E]: global rows of u; receivers [E]: global nodes, ascending; int32 or int64. `nodes`: a
-/// layout whose dimension 0 is that of the nodes. The result is [N, paths.rows, K].
+/// senders [E]: global rows of u; receivers [E]: global nodes, ascending; int32 or int64. `nodes`:
+/// a layout whose dimension 0 is that of the nodes. The result is [N, paths.rows, K].
 ///
 /// Edges of a rank may only name rows and nodes of that rank; anything else, or receivers out of
-/// order, throws there. With `first_row` [E] edge e has R = sum over t of h[e, t] w[first_row_e + t]
-/// instead: w is then a table [S, P K] (splines: h holds the H values of the basis).
+/// order, throws there. With `first_row` [E] edge e has R = sum over t of h[e, t] w[first_row_e +
+/// t] instead: w is then a table [S, P K] (splines: h holds the H values of the basis).
 Tensor equivariant_convolution(const Tensor& u,
                                const Tensor& y,
                                const Tensor& h,
@@ -57,7 +58,8 @@ Tensor equivariant_convolution(const Tensor& u,
 /// back to one feature per l. x [N, paths.rows, K], w [P, K, K'] -> [N, (l_out + 1)^2, K'].
 Tensor path_linear(const Tensor& x, const Tensor& w, const ConvolutionPaths& paths);
 
-/// Static data of a symmetric contraction; `kernels::contraction_blocks` says which weight is which.
+/// Static data of a symmetric contraction; `kernels::contraction_blocks` says which weight is
+/// which.
 struct ContractionSpec {
   std::int64_t lmax = 0;
   std::int64_t l_out = 0;

@@ -10,8 +10,8 @@ namespace tessera::nn {
 struct CompareOptions {
   std::int64_t steps = 3;
   /// Largest difference that is rounding, relative to the largest magnitude in the tensor; 0: by
-  /// the coarsest element type so far, 1e-9 for f64, 1e-3 for f32, 0.1 for bf16. Sums over another number of ranks are
-  /// rounded differently, and steps of training make that grow.
+  /// the coarsest element type so far, 1e-9 for f64, 1e-3 for f32, 0.1 for bf16. Sums over another
+  /// number of ranks are rounded differently, and steps of training make that grow.
   double tolerance = 0.0;
 };
 

@@ -24,7 +24,7 @@ struct LayerPlan {
   /// Of the forward pass, in order, each once; with the algorithm where an op has several:
   /// `attention[heads(w) ring(h)]`.
   std::vector<std::string> ops = {};
-  std::string layout = {};            ///< of the last output of the forward pass
+  std::string layout = {};  ///< of the last output of the forward pass
   /// Elements that the forward pass reads of its input beyond this rank's part, at the low and the
   /// high end of each dimension: of other ranks, or what an edge rule makes; empty without windows.
   Dims window_lo = {};
