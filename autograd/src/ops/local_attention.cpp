@@ -85,7 +85,7 @@ void infer_key_grad(const Problem& problem, std::vector<OutputMeta>& out) {
 
 enum class Side { kQueries, kKeys, kBias };
 constexpr Side kQueries = Side::kQueries, kKeys = Side::kKeys, kBias = Side::kBias;
-/// q, k, v, bias, and three tensors that lie with the queries.
+/// q, k, v, bias, and up to three tensors that lie with the queries.
 constexpr Side kInputs[] = {kQueries, kKeys, kKeys, kBias, kQueries, kQueries, kQueries};
 constexpr Side kForwardOutputs[] = {kQueries, kQueries};
 constexpr Side kQueryGradOutputs[] = {kQueries, kQueries, kBias};
@@ -262,8 +262,8 @@ void query_grad_local(const LocalCall& call) {
   if (q.box.empty()) return;
   const auto view = [&](const Piece& piece) { return tokens(piece, q.box, dims, true).view; };
   kernels::local_attention_query_grad(operands_of(call, q), options_of(call), view(call.in[4]),
-                                      view(call.in[5]), view(call.in[6]), view(call.out[0]),
-                                      view(call.out[1]), dbias);
+                                      view(call.in[5]), view(call.out[0]), view(call.out[1]),
+                                      dbias);
 }
 
 void key_grad_local(const LocalCall& call) {
@@ -317,8 +317,7 @@ void vjp(VjpContext& context) {
   const Tensor bias = context.input_layout(3).defined() ? context.input(3) : Tensor();
   const Tensor lse = context.output(1), g = context.grad();
   args.bias_grad = bias.defined() && context.needs(3) ? 1 : 0;
-  const Outputs by_query =
-      call(query_grad_op, {q, k, v, bias, context.output(0), lse, g}, args, scalars);
+  const Outputs by_query = call(query_grad_op, {q, k, v, bias, lse, g}, args, scalars);
   if (context.needs(0)) context.set(0, by_query[0]);
   if (args.bias_grad != 0) context.set(3, cast(by_query[2], context.input_dtype(3)));
   if (!context.needs(1) && !context.needs(2)) return;
@@ -337,7 +336,7 @@ constexpr OpDef forward_op(const char* name) {
           .vjp = vjp,
           .decompose = local_attention_decompose,
           .saved_inputs = 0b1111,
-          .saved_outputs = 0b11,
+          .saved_outputs = 0b10,
           .differentiable_outputs = 0b01,
           .cost = [](const LocalCall& c) { return pair_flops(c, 1.0, 1.0); }};
 }

@@ -13,22 +13,41 @@ namespace {
 
 using namespace cpu;
 
-/// One row of scores s [distance][lane] and products d of values with the gradient of the result:
-/// probabilities in s, and their gradients times themselves in d. The statistics of a distance are
-/// `step` further (0: those of the lanes; 1: those of the others, one place on).
-template <class T, int kStep>
-void finish_row(std::int64_t distances, const T* lse, const T* delta, T* s, T* d) {
+/// Scores s and products d of values with the gradient of the result, [place][lane], of one row of
+/// queries, all places of their windows: probabilities in s, their gradients times themselves in d,
+/// and delta[lane] = sum of probability times d. Taken from the result, which bf16 has rounded,
+/// delta would not cancel what it stands against.
+template <class T>
+void finish_queries(std::int64_t places, const T* lse, T* s, T* d, T* delta) {
+  constexpr int kLane = kVectorLanes<T>;
+  std::fill_n(delta, kLane, T(0));
+  for (std::int64_t t = 0; t < places * kLane; t += kLane) {
+#pragma omp simd
+    for (int i = 0; i < kLane; ++i) {
+      const T p = tile_exp(s[t + i] - lse[i]);
+      s[t + i] = p;
+      delta[i] += p * d[t + i];
+    }
+  }
+  for (std::int64_t t = 0; t < places * kLane; t += kLane) {
+#pragma omp simd
+    for (int i = 0; i < kLane; ++i) d[t + i] = s[t + i] * (d[t + i] - delta[i]);
+  }
+}
+
+/// The same for one row of keys, whose lanes meet other queries at each distance: statistics lie
+/// one place further on.
+template <class T>
+void finish_keys(std::int64_t distances, const T* lse, const T* delta, T* s, T* d) {
   constexpr int kLane = kVectorLanes<T>;
   for (std::int64_t t = 0; t < distances; ++t) {
     T* const probability = s + t * kLane;
     T* const gradient = d + t * kLane;
-    const T* const l = lse + t * kStep;
-    const T* const e = delta + t * kStep;
 #pragma omp simd
     for (int i = 0; i < kLane; ++i) {
-      const T p = tile_exp(probability[i] - l[i]);
+      const T p = tile_exp(probability[i] - lse[t + i]);
       probability[i] = p;
-      gradient[i] = p * (gradient[i] - e[i]);
+      gradient[i] = p * (gradient[i] - delta[t + i]);
     }
   }
 }
@@ -68,7 +87,7 @@ struct Scratch {
 template <class T>
 struct QueryGradient {
   const LocalWork& work;
-  LocalRows q, k, v, out, lse, dout, dq, delta;
+  LocalRows q, k, v, lse, dout, dq, delta;
   T* dbias;  ///< one table per task and head of it; null: not wanted
 
   void run(const LocalWork::Task& task) const {
@@ -97,15 +116,19 @@ struct QueryGradient {
           for (std::int64_t head = heads.lo; head < heads.hi; ++head) {
             const std::int64_t key = (head / work.group - key_heads.lo) * tile.head_places();
             const T* const table = work.has_bias() ? m.tables + (head - heads.lo) * size : nullptr;
-            T statistic[kOwnRows][kLane], product[kOwnRows][kLane];
+            T statistic[kOwnRows][kLane];
             for (int o = 0; o < rows.count; ++o)
-              read_row(rows, o, tile, n, head, scale, m, statistic[o], product[o]);
+              read_row(rows, o, tile, n, head, scale, m, statistic[o]);
             band_dots<T>(rows, m.x, m.depth_rows + key * work.depth, work.depth, distances, m.s);
             band_dots<T>(rows, m.g, m.width_rows + key * work.width, work.width, distances, m.d);
             for (int o = 0; o < rows.count; ++o) {
               add_bias_and_mask(rows, o, table, tile.bias_offset(),
                                 tile.masked() ? m.mask : nullptr, distances, m.s[o]);
-              finish_row<T, 0>(distances * rows.reads[o], statistic[o], product[o], m.s[o], m.d[o]);
+              T sums[kLane];
+              finish_queries(distances * rows.reads[o], statistic[o], m.s[o], m.d[o], sums);
+              for (std::int64_t i = 0; i < tile.lanes(); ++i)
+                delta.number<T>(delta.at(n, rows.at[o], head) + i * tile.lane_step(delta)) =
+                    sums[i];
               if (dbias != nullptr)
                 add_to_bias(rows, o, tile, m.d[o], bias_sums + (head - heads.lo) * lane_table);
             }
@@ -130,7 +153,7 @@ struct QueryGradient {
     }
   }
 
-  /// One row of queries, their gradients and statistics; delta is written.
+  /// One row of queries, the gradients of their results, and their statistics.
   void read_row(const OwnRows& rows,
                 int o,
                 const LocalTile& tile,
@@ -138,8 +161,7 @@ struct QueryGradient {
                 std::int64_t head,
                 T scale,
                 const Scratch<T>& m,
-                T* statistic,
-                T* product) const {
+                T* statistic) const {
     constexpr std::int64_t kLane = kVectorLanes<T>;
     const auto read = [&](const LocalRows& from, T factor, T* to) {
       from.read_columns(from.at(n, rows.at[o], head), tile.lane_step(from), {0, tile.lanes()},
@@ -147,18 +169,10 @@ struct QueryGradient {
     };
     read(q, scale, m.x[o]);
     read(dout, T(1), m.g[o]);
-    read(out, T(1), m.width_sum[o]);
-    auto sum = typename Simd<T>::Type{};
-    for (std::int64_t c = 0; c < work.width; ++c)
-      sum += Simd<T>::load(m.g[o] + c * kLane) * Simd<T>::load(m.width_sum[o] + c * kLane);
-    Simd<T>::store(product, sum);
     // Lanes without a token have no probabilities.
     std::fill_n(statistic, kLane, std::numeric_limits<T>::infinity());
-    std::fill(product + tile.lanes(), product + kLane, T(0));
-    for (std::int64_t i = 0; i < tile.lanes(); ++i) {
+    for (std::int64_t i = 0; i < tile.lanes(); ++i)
       statistic[i] = lse.number<T>(lse.at(n, rows.at[o], head) + i * tile.lane_step(lse));
-      delta.number<T>(delta.at(n, rows.at[o], head) + i * tile.lane_step(delta)) = product[i];
-    }
   }
 
   /// sums [element of the table][lane] += d
@@ -191,11 +205,10 @@ void query_gradient(const LocalWork& work,
                               LocalRows(x.q, work.order, true),
                               LocalRows(x.k, work.order, true),
                               LocalRows(x.v, work.order, true),
-                              LocalRows(rows[0], work.order, true),
-                              LocalRows(rows[1], work.order, false),
+                              LocalRows(rows[0], work.order, false),
+                              LocalRows(rows[1], work.order, true),
                               LocalRows(rows[2], work.order, true),
-                              LocalRows(rows[3], work.order, true),
-                              LocalRows(rows[4], work.order, false),
+                              LocalRows(rows[3], work.order, false),
                               tables.empty() ? nullptr : tables.data()};
   work.for_each_task(work.heads,
                      work.pairs(heads) * static_cast<double>(2 * work.depth + work.width),
@@ -279,9 +292,8 @@ struct KeyGradient {
               for (const OwnRows::Row& row : rows.rows) {
                 if (o < row.first || o >= row.first + row.count) continue;
                 const std::int64_t score = row.place[o] * distances * kLane;
-                finish_row<T, 1>(distances, packed_lse + at + row.row * places,
-                                 packed_delta + at + row.row * places, m.s[o] + score,
-                                 m.d[o] + score);
+                finish_keys(distances, packed_lse + at + row.row * places,
+                            packed_delta + at + row.row * places, m.s[o] + score, m.d[o] + score);
               }
             }
             band_sum<T>(rows, m.s, m.width_rows + at * work.width, work.width, distances,
@@ -337,7 +349,6 @@ void zero(const Piece& piece) {
 
 void local_attention_query_grad(const LocalOperands& x,
                                 const LocalOptions& options,
-                                const View& out,
                                 const View& lse,
                                 const View& dout,
                                 const View& dq,
@@ -345,8 +356,7 @@ void local_attention_query_grad(const LocalOperands& x,
                                 const View& dbias) {
   const LocalWork work(x, options, false);
   const DType dtype = x.q.view.dtype;
-  const std::array<Piece, 5> rows{
-      rows_like("the result", out, x.q, work.width, dtype),
+  const std::array<Piece, 4> rows{
       rows_like("the log-sum-exp", lse, x.q, 0, work.compute),
       rows_like("the gradient of the result", dout, x.q, work.width, dtype),
       rows_like("the gradient of the queries", dq, x.q, work.depth, dtype),
