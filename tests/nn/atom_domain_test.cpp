@@ -110,7 +110,7 @@ std::string walk(const Mesh& mesh, Rng& rng) {
     }
 
     // A step: each atom moves, and the caller wraps some of them into the box or out of it.
-    const double length = rng.choice(std::vector<double>{0.01, 0.2, 1.0});
+    double length = rng.choice(std::vector<double>{0.01, 0.2, 1.0});
     Cell cell = domain.cell();
     const bool strained = rng.coin(0.3);
     if (strained)
@@ -120,6 +120,10 @@ std::string walk(const Mesh& mesh, Rng& rng) {
     const Cell full = domain.cell().completed();
     const kernels::Fractions fractions(full);
     const kernels::Fractions strained_fractions(cell.completed());
+    // move() asks for steps of less than half a box: more cannot be told from wrapping.
+    for (int k = 0; k < 3; ++k)
+      if (cell.periodic[static_cast<std::size_t>(k)])
+        length = std::min(length, 0.45 * strained_fractions.height(k));
     for (std::size_t i = 0; i < n; ++i) {
       const Vec3 f = fractions.of(&now[3 * i]);
       const Vec3 place = strained_fractions.cartesian(f);
