@@ -9,6 +9,7 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/kernels/elementwise.hpp>
 
+#include "attention_heads.hpp"
 #include "attention_record.hpp"
 #include "attention_sharing.hpp"
 
@@ -70,10 +71,6 @@ kernels::AttentionOptions attention_options(const void* args,
 }
 
 namespace {
-
-DType compute_type(DType dtype) {
-  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
 
 // ---- shapes ----
 
@@ -207,10 +204,6 @@ const OpDef attention_grad_op = {
     .local = grad_local,
     .cost = [](const LocalCall& call) { return 2.5 * pair_flops(call); },
     .variant = chosen_sharing};
-
-Tensor input_or_none(const VjpContext& context, int i) {
-  return context.input_layout(i).defined() ? context.input(i) : Tensor();
-}
 
 void attention_vjp(VjpContext& context) {
   const Tensor bias = input_or_none(context, 4);

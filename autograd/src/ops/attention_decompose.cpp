@@ -8,6 +8,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
+#include "attention_heads.hpp"
 #include "attention_record.hpp"
 #include "broadcast.hpp"
 
@@ -15,30 +16,7 @@ namespace tessera {
 
 namespace {
 
-Tensor input_or_none(const VjpContext& context, int i) {
-  return context.input_layout(i).defined() ? context.input(i) : Tensor();
-}
-
 /// All tensors below are in the order of kernels: [samples..., tokens..., H, C]; `s` samples.
-
-/// Keys or values: samples and heads split as those of the result where a key head is not cut, the
-/// tokens whole.
-Tensor beside_result(const Tensor& x, const Layout& result, int s) {
-  const Shape& shape = x.shape();
-  const int heads = shape.size() - 2;
-  const int result_heads = result.dims() - 2;
-  std::vector<DimSplit> splits(static_cast<std::size_t>(shape.size()));
-  for (int d = 0; d < s; ++d) splits[static_cast<std::size_t>(d)] = result.split(d);
-  DimSplit by_head = result.split(result_heads);
-  const std::int64_t ratio = result.shape()[result_heads] / shape[heads];
-  bool whole = shape[heads] == 1;
-  for (std::int64_t& b : by_head.bounds) {
-    whole |= b % ratio != 0;
-    b /= ratio;
-  }
-  if (!whole) splits[static_cast<std::size_t>(heads)] = by_head;
-  return redistribute(x, Layout::make(x.mesh(), shape, std::move(splits)));
-}
 
 /// -> [samples..., H, 1..., T, C] with as many ones as `ones`.
 Tensor key_matrix(const Tensor& x, int s, std::int64_t heads, int ones) {

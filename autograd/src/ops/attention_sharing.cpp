@@ -215,6 +215,14 @@ AttentionSharing share_attention(const AttentionArgs& args,
 
 namespace {
 
+/// The place of `rank` among the ranks of its group of these axes.
+int place_in(const Mesh& mesh, int rank, AxisMask axes) {
+  int place = 0;
+  for (int a = 0; a < mesh.axis_count(); ++a)
+    if (has(axes, a)) place = place * mesh.axis_size(a) + mesh.coordinate(rank, a);
+  return place;
+}
+
 Dims without(Dims dims, int d) {
   dims.erase(d);
   return dims;
@@ -235,10 +243,8 @@ AttentionBoxes::AttentionBoxes(const AttentionArgs& args,
 Interval AttentionBoxes::heads(int rank, bool of_keys) const {
   const Mesh& mesh = q_.mesh();
   const int dim = q_.dims() - 2;
-  const std::vector<int> group = mesh.group(rank, sharing_.exchange);
-  const auto part = static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
-  const HeadParts parts(q_.owned(dim, rank), q_.shape()[dim] / k_.shape()[k_.dims() - 2], part,
-                        static_cast<int>(group.size()));
+  const HeadParts parts(q_.owned(dim, rank), q_.shape()[dim] / k_.shape()[k_.dims() - 2],
+                        place_in(mesh, rank, sharing_.exchange), mesh.parts(sharing_.exchange));
   return of_keys ? parts.keys : parts.queries;
 }
 
@@ -266,10 +272,8 @@ std::vector<Box> AttentionBoxes::tokens(const Layout& layout,
   }
   if (!sharing_.zigzag) return {box};
 
-  const std::vector<int> ring = mesh.group(rank, sharing_.ring);
-  const auto place =
-      static_cast<std::size_t>(std::find(ring.begin(), ring.end(), rank) - ring.begin());
-  const std::size_t chunks = 2 * ring.size();
+  const auto place = static_cast<std::size_t>(place_in(mesh, rank, sharing_.ring));
+  const auto chunks = 2 * static_cast<std::size_t>(mesh.parts(sharing_.ring));
   const Bounds bounds = balanced_bounds(shape[zigzag_dim_], static_cast<int>(chunks));
   std::vector<Box> both;
   for (const std::size_t chunk : {place, chunks - 1 - place}) {

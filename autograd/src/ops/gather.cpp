@@ -41,11 +41,6 @@ void check_range(const char* op, const View& index, std::int64_t n) {
   }
 }
 
-View index_view(const std::vector<std::int64_t>& index) {
-  return View::dense(const_cast<std::int64_t*>(index.data()), DType::kInt64,
-                     {static_cast<std::int64_t>(index.size())});
-}
-
 std::vector<std::int64_t> times(const std::vector<std::int64_t>& counts, std::int64_t bytes) {
   std::vector<std::int64_t> result = counts;
   for (std::int64_t& c : result) c *= bytes;

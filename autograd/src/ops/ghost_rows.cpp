@@ -63,11 +63,6 @@ View rows_of(const View& v, std::int64_t lo, std::int64_t hi) {
   return v.slice(box);
 }
 
-View index_view(const std::vector<std::int64_t>& index) {
-  return View::dense(const_cast<std::int64_t*>(index.data()), DType::kInt64,
-                     {static_cast<std::int64_t>(index.size())});
-}
-
 std::vector<parallel::Send> sends(const std::vector<Plan::Neighbour>& to,
                                   const void* data,
                                   std::int64_t bytes) {
@@ -99,16 +94,15 @@ void run_rows(RunContext& context) {
   const std::int64_t own = x.shape[0];
   const std::int64_t bytes = row_bytes(x);
   const Shape sent = with_rows(x.shape, static_cast<std::int64_t>(plan.served.size()));
-  const Shape read = with_rows(x.shape, plan.local);
   const Ref<Buffer> send = allocate(x.dtype, sent);
-  const Ref<Buffer> recv = allocate(x.dtype, read);
   if (!dry_run()) kernels::take_rows(x, index_view(plan.served), 0, memory(send, x.dtype, sent));
-  auto request = parallel::exchange_messages(sends(plan.to, send->data(), bytes),
-                                             recvs(plan.from, recv->data(), bytes),
-                                             {"ghost_rows", context.in[0].layout(), {}});
+  // Ghosts arrive in their place behind the own rows.
+  auto request =
+      parallel::exchange_messages(sends(plan.to, send->data(), bytes),
+                                  recvs(plan.from, rows_of(y, own, own + plan.local).data, bytes),
+                                  {"ghost_rows", context.in[0].layout(), {}});
   kernels::copy(x, rows_of(y, 0, own));
   request.wait();
-  kernels::copy(memory(recv, x.dtype, read), rows_of(y, own, own + plan.local));
 }
 
 void run_sum(RunContext& context) {
@@ -118,11 +112,16 @@ void run_sum(RunContext& context) {
   const std::int64_t own = x.shape[0];
   const std::int64_t bytes = row_bytes(x);
   const Shape arrived = with_rows(x.shape, static_cast<std::int64_t>(plan.served.size()));
-  const Shape read = with_rows(x.shape, plan.local);
-  const Ref<Buffer> send = allocate(x.dtype, read);
   const Ref<Buffer> recv = allocate(x.dtype, arrived);
-  kernels::copy(rows_of(y, own, own + plan.local), memory(send, x.dtype, read));
-  auto request = parallel::exchange_messages(sends(plan.from, send->data(), bytes),
+  View ghosts = rows_of(y, own, own + plan.local);
+  Ref<Buffer> packed;
+  if (!ghosts.is_dense()) {
+    packed = allocate(x.dtype, ghosts.shape);
+    const View dense = memory(packed, x.dtype, ghosts.shape);
+    kernels::copy(ghosts, dense);
+    ghosts = dense;
+  }
+  auto request = parallel::exchange_messages(sends(plan.from, ghosts.data, bytes),
                                              recvs(plan.to, recv->data(), bytes),
                                              {"ghost_sum", context.out[0].layout(), {}});
   kernels::copy(rows_of(y, 0, own), x);

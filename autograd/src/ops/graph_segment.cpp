@@ -10,6 +10,7 @@
 #include <tessera/kernels/segment.hpp>
 
 #include "broadcast.hpp"
+#include "row_memory.hpp"
 
 namespace tessera {
 
@@ -18,11 +19,6 @@ namespace {
 struct MeanArgs {
   std::int64_t mean;
 };
-
-Shape with_rows(Shape shape, std::int64_t rows) {
-  shape[0] = rows;
-  return shape;
-}
 
 /// Inputs x, rows [m] and segments [n] of integers; x has one row for each of `like`.
 void check(const char* op, const Problem& problem, int like) {

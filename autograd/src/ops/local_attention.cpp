@@ -7,16 +7,13 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/kernels/elementwise.hpp>
 
+#include "attention_heads.hpp"
 #include "domain.hpp"
 #include "local_attention_pairs.hpp"
 
 namespace tessera {
 
 namespace {
-
-DType compute_type(DType dtype) {
-  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
 
 const char* op_name(const LocalArgs& args) {
   return args.rules[0].blocks != 0 ? "window_attention" : "neighborhood_attention";
@@ -314,7 +311,7 @@ void vjp(VjpContext& context) {
   LocalArgs args = context.as<LocalArgs>();
   const auto& scalars = context.dynamic_as<LocalScalars>();
   const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
-  const Tensor bias = context.input_layout(3).defined() ? context.input(3) : Tensor();
+  const Tensor bias = input_or_none(context, 3);
   const Tensor lse = context.output(1), g = context.grad();
   args.bias_grad = bias.defined() && context.needs(3) ? 1 : 0;
   const Outputs by_query = call(query_grad_op, {q, k, v, bias, lse, g}, args, scalars);

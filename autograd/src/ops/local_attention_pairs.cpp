@@ -12,6 +12,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
+#include "attention_heads.hpp"
 #include "broadcast.hpp"
 
 namespace tessera {
@@ -117,22 +118,6 @@ Layout without_single(const Layout& layout) {
   return Layout::make(layout.mesh(), layout.shape(), std::move(splits));
 }
 
-/// Keys or values: split as the result is, heads only where no key head is cut.
-Tensor beside_result(const Tensor& x, const Layout& result) {
-  const int heads = result.dims() - 2;
-  std::vector<DimSplit> splits(static_cast<std::size_t>(result.dims()));
-  for (int d = 0; d < heads; ++d) splits[static_cast<std::size_t>(d)] = result.split(d);
-  DimSplit by_head = result.split(heads);
-  const std::int64_t ratio = result.shape()[heads] / x.shape()[heads];
-  bool whole = x.shape()[heads] == 1;
-  for (std::int64_t& b : by_head.bounds) {
-    whole |= b % ratio != 0;
-    b /= ratio;
-  }
-  if (!whole) splits[static_cast<std::size_t>(heads)] = by_head;
-  return redistribute(x, Layout::make(x.mesh(), x.shape(), std::move(splits)));
-}
-
 /// [N, domain..., H_kv, C] -> [N, domain..., places, H, C]
 Tensor spread_heads(const Tensor& x, const LocalArgs& args, std::int64_t heads) {
   const Tensor pairs = spread(x, args);
@@ -202,8 +187,9 @@ std::vector<Tensor> local_attention_decompose(const VjpContext& context) {
                                 result.with_dim(dims + 2, context.input(0).shape().back(), {}));
   const DType dtype = q.dtype();
   const Mesh mesh = q.mesh();
-  const Tensor keys = spread_heads(beside_result(context.input(1), result), args, heads);
-  const Tensor values = spread_heads(beside_result(context.input(2), result), args, heads);
+  const Tensor keys = spread_heads(beside_result(context.input(1), result, dims + 1), args, heads);
+  const Tensor values =
+      spread_heads(beside_result(context.input(2), result, dims + 1), args, heads);
 
   Shape single = q.shape();
   single.insert(dims + 1, 1);

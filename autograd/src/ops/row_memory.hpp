@@ -2,6 +2,7 @@
 
 #include <tessera/core/memory.hpp>
 #include <tessera/core/view.hpp>
+#include <vector>
 
 // Rows of dimension 0 on their way between ranks.
 
@@ -26,6 +27,11 @@ inline std::int64_t row_bytes(const View& view) {
   std::int64_t elements = 1;
   for (int d = 1; d < view.dims(); ++d) elements *= view.shape[d];
   return elements * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+inline View index_view(const std::vector<std::int64_t>& index) {
+  return View::dense(const_cast<std::int64_t*>(index.data()), DType::kInt64,
+                     {static_cast<std::int64_t>(index.size())});
 }
 
 }  // namespace tessera
