@@ -35,20 +35,30 @@ void add_settings(CLI::App& command,
   }
 }
 
-namespace {
-
-/// What a run is about does not change when it goes on; only where its data lies and how long and
-/// how fast it trains may.
-void check_resumed(const io::Settings& all,
-                   const std::map<std::string, std::string>& before,
-                   const std::string& run) {
+void settle(io::Settings& all,
+            const TrainOptions& run,
+            const std::string& config,
+            const std::map<std::string, std::string>& given,
+            bool (*fixed)(const std::string& key)) {
+  if (run.resume) all.load(RunFiles{run.out}.config());
+  std::map<std::string, std::string> before;
+  for (const io::Settings::Entry& e : all.entries()) before[e.key] = all.get(e.key);
+  if (!config.empty()) all.load(config);
+  for (const auto& [key, text] : given) all.set(key, text);
+  if (!run.resume) return;
   for (const auto& [key, value] : before) {
-    const bool fixed = key.starts_with("model.") || key.starts_with("data.");
-    if (!fixed || key == "data.file" || all.get(key) == value) continue;
-    throw UsageError(str("train: --resume with ", key, " = ", all.get(key), ", but ", run,
+    if (!fixed(key) || all.get(key) == value) continue;
+    throw UsageError(str("train: --resume with ", key, " = ", all.get(key), ", but ", run.out,
                          " was started with ", value.empty() ? "none" : value,
                          ". Leave it out, or start another run."));
   }
+}
+
+namespace {
+
+/// Where the data lies and how long and how fast a run trains may change.
+bool is_fixed(const std::string& key) {
+  return key.starts_with("model.") || (key.starts_with("data.") && key != "data.file");
 }
 
 void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen) {
@@ -86,15 +96,7 @@ void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen
   add_settings(*command, state->all, state->given);
   command->callback([state, &chosen] {
     chosen = [state] {
-      const bool resume = state->options.resume;
-      if (resume) state->all.load(RunFiles{state->options.out}.config());
-      std::map<std::string, std::string> before;
-      for (const io::Settings::Entry& e : state->all.entries()) {
-        before[e.key] = state->all.get(e.key);
-      }
-      if (!state->config.empty()) state->all.load(state->config);
-      for (const auto& [key, text] : state->given) state->all.set(key, text);
-      if (resume) check_resumed(state->all, before, state->options.out);
+      settle(state->all, state->options, state->config, state->given, is_fixed);
       if (state->settings.data->file_name().empty()) {
         throw UsageError("train: no data. Give the NetCDF file with --data.");
       }

@@ -8,17 +8,7 @@
 namespace tessera::app {
 namespace {
 
-/// What a run is about does not change when it goes on.
-void check_resumed(const io::Settings& all,
-                   const std::map<std::string, std::string>& before,
-                   const std::string& run) {
-  for (const auto& [key, value] : before) {
-    if (!key.starts_with("model.") || all.get(key) == value) continue;
-    throw UsageError(str("train: --resume with ", key, " = ", all.get(key), ", but ", run,
-                         " was started with ", value.empty() ? "none" : value,
-                         ". Leave it out, or start another run."));
-  }
-}
+bool is_fixed(const std::string& key) { return key.starts_with("model."); }
 
 constexpr const char* kPotentialMeshHelp =
     "Axes and sizes, e.g. data=2,x=2: 'data' shares out structures, the other axes cut each of "
@@ -49,14 +39,7 @@ void add_train_mace(CLI::App& train_command, Command& chosen) {
   add_settings(*command, state->all, state->given, true);
   command->callback([state, &chosen] {
     chosen = [state] {
-      const bool resume = state->options.resume;
-      if (resume) state->all.load(RunFiles{state->options.out}.config());
-      std::map<std::string, std::string> before;
-      for (const io::Settings::Entry& e : state->all.entries())
-        before[e.key] = state->all.get(e.key);
-      if (!state->config.empty()) state->all.load(state->config);
-      for (const auto& [key, text] : state->given) state->all.set(key, text);
-      if (resume) check_resumed(state->all, before, state->options.out);
+      settle(state->all, state->options, state->config, state->given, is_fixed);
       if (state->settings.train_file.empty())
         throw UsageError("train: no structures. Give an extended XYZ file with --train-file.");
       return train_atoms(state->settings, state->options);

@@ -10,6 +10,8 @@
 // program in main.cpp.
 namespace tessera::app {
 
+struct TrainOptions;
+
 /// What was chosen on the command line; returns the exit code.
 using Command = std::function<int()>;
 
@@ -43,6 +45,14 @@ void add_settings(CLI::App& command,
                   const io::Settings& settings,
                   std::map<std::string, std::string>& given,
                   bool underscores = false);
+
+/// The settings of a run: its own where it is resumed, then the file `config`, then what is given.
+/// Throws UsageError when a resumed run would be about something else: where `fixed(key)`.
+void settle(io::Settings& all,
+            const TrainOptions& run,
+            const std::string& config,
+            const std::map<std::string, std::string>& given,
+            bool (*fixed)(const std::string& key));
 
 /// `train mace`.
 void add_train_mace(CLI::App& train_command, Command& chosen);

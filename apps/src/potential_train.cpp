@@ -2,11 +2,10 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 #include <tessera/autograd/autograd.hpp>
-#include <tessera/autograd/ops/random.hpp>
 #include <tessera/models/mace_file.hpp>
+#include <tessera/nn/atoms/batches.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/plot.hpp>
@@ -21,24 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Structures = std::vector<nn::Structure>;
-
-/// 0..n-1 in an order that `seed` and `stream` fix on every rank.
-std::vector<std::size_t> shuffled(std::size_t n, std::uint64_t seed, std::uint64_t stream) {
-  std::vector<std::size_t> order(n);
-  for (std::size_t i = 0; i < n; ++i) order[i] = i;
-  if (n == 0) return order;
-  const Tensor draws =
-      random_uniform(Layout::replicated(Mesh::self(), {static_cast<std::int64_t>(n)}),
-                     {seed, stream}, 0.0, 1.0, DType::kFloat64);
-  const auto* const u = draws.local().as<const double>();
-  for (std::size_t i = n - 1; i > 0; --i) {
-    const auto j = static_cast<std::size_t>(u[i] * static_cast<double>(i + 1));
-    std::swap(order[i], order[std::min(i, j)]);
-  }
-  return order;
-}
-
-constexpr std::uint64_t kSplitStream = ~std::uint64_t{0};
 
 struct Sets {
   Structures all;  ///< of the training file, isolated atoms too: what statistics are taken from
@@ -58,11 +39,11 @@ Sets read_sets(const AtomsSettings& s) {
     sets.valid = without_lone_atoms(io::read_extxyz(s.valid_file, s.keys));
     sets.all = file;
   } else {
-    const std::vector<std::size_t> order = shuffled(molecules.size(), s.seed, kSplitStream);
-    const auto held =
-        static_cast<std::size_t>(s.valid_fraction * static_cast<double>(molecules.size()));
-    for (std::size_t i = 0; i < order.size(); ++i)
-      (i < held ? sets.valid : sets.train).push_back(molecules[order[i]]);
+    const nn::DataSplit split = nn::split_data(std::ssize(molecules), s.valid_fraction, s.seed);
+    for (const std::int64_t i : split.train)
+      sets.train.push_back(molecules[static_cast<std::size_t>(i)]);
+    for (const std::int64_t i : split.valid)
+      sets.valid.push_back(molecules[static_cast<std::size_t>(i)]);
     sets.all = sets.train;
     for (const nn::Structure& x : file)
       if (x.is_isolated_atom()) sets.all.push_back(x);
@@ -91,13 +72,15 @@ struct Standing {
             {"since_best", std::to_string(since_best)},
             {"second_stage", second_stage ? "1" : "0"}};
   }
-  void load(const io::Metadata& from) {
-    plateau.scale = std::stod(from.at("plateau.scale"));
-    plateau.best = std::stod(from.at("plateau.best"));
-    plateau.bad = std::stoll(from.at("plateau.bad"));
-    best = std::stod(from.at("best"));
-    since_best = std::stoll(from.at("since_best"));
-    second_stage = from.at("second_stage") == "1";
+  /// Throws DataError when the checkpoint at `path` says no such thing.
+  void load(const io::Metadata& from, const std::string& path) {
+    const auto number = [&](const char* key) { return number_in(from, key, path); };
+    plateau.scale = number("plateau.scale");
+    plateau.best = number("plateau.best");
+    plateau.bad = static_cast<std::int64_t>(number("plateau.bad"));
+    best = number("best");
+    since_best = static_cast<std::int64_t>(number("since_best"));
+    second_stage = number("second_stage") != 0.0;
   }
 };
 
@@ -138,14 +121,9 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   Sets sets;
   models::MaceOptions model_options;
   ranks.together([&] {
-    if (first && !options.resume && std::filesystem::exists(files.metrics())) {
-      throw UsageError(str("train: ", options.out,
-                           " holds a run already. Continue it with --resume, or choose another "
-                           "directory."));
-    }
+    if (first) open_run(files, options.resume);
     sets = read_sets(settings);
     model_options = settings.model_options(sets.all);
-    if (first) std::filesystem::create_directories(options.out);
   });
 
   models::Mace model(model_options, mesh, settings.dtype());
@@ -159,7 +137,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       .model = &model, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
   if (options.resume) {
     nn::load_checkpoint(files.checkpoint(), state);
-    standing.load(state.extra);
+    standing.load(state.extra, files.checkpoint());
     plateau.set_state(standing.plateau);
   }
   const auto save = [&] {
@@ -192,9 +170,13 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   }
 
   const nn::BatchOptions cut = batch_options(mesh, model_options.r_max);
-  const auto batch_size = static_cast<std::size_t>(settings.batch_size);
-  const auto steps_per_epoch =
-      static_cast<std::int64_t>(std::max<std::size_t>(1, sets.train.size() / batch_size));
+  // The last structures of an epoch that do not fill a batch wait for another epoch.
+  const auto batches_in = [&](std::int64_t epoch) {
+    const std::vector<std::int64_t> order =
+        nn::shuffled(std::ssize(sets.train), settings.seed, static_cast<std::uint64_t>(epoch));
+    return nn::batches_of(sets.train, order, settings.batch_size, true);
+  };
+  const std::int64_t steps_per_epoch = std::ssize(batches_in(0));
   const auto validate = [&](std::int64_t epoch, bool second_stage) {
     const auto averages = ema ? std::make_unique<optim::EmaScope>(*ema) : nullptr;
     const nn::AtomLossOptions loss = settings.loss_options(second_stage);
@@ -232,8 +214,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       standing = {.plateau = plateau.state(), .second_stage = true};
       if (first) fmt::print("Stage two\n");
     }
-    const std::vector<std::size_t> order =
-        shuffled(sets.train.size(), settings.seed, static_cast<std::uint64_t>(epoch));
+    const auto batches = batches_in(epoch);
     const nn::AtomLossOptions loss_options = settings.loss_options(second_stage);
     optimizer.set_lr(second_stage ? settings.stage_two_lr
                      : settings.scheduler == "ExponentialLR"
@@ -242,10 +223,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
                          : settings.lr * plateau.scale());
     while (state.step / steps_per_epoch == epoch && !stopped) {
       const auto start = Clock::now();
-      const auto from = static_cast<std::size_t>(state.step % steps_per_epoch) * batch_size;
-      std::vector<const nn::Structure*> batch;
-      for (std::size_t i = from; i < std::min(from + batch_size, order.size()); ++i)
-        batch.push_back(&sets.train[order[i]]);
+      const auto& batch = batches[static_cast<std::size_t>(state.step % steps_per_epoch)];
       const nn::Graph graph = nn::batch_graph(batch, mesh, cut);
       const nn::AtomLabels labels = nn::batch_labels(batch, graph);
       const bool stress = loss_options.stress != 0.0 || loss_options.virials != 0.0;

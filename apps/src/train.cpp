@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
@@ -53,15 +52,6 @@ class StepReporter {
   std::int64_t sent_before_ = parallel::comm_stats().total().bytes;
 };
 
-void create_directory(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) {
-    throw IoError(str("train: the directory ", path, " cannot be made (", error.message(),
-                      "). Choose another with --out."));
-  }
-}
-
 }  // namespace
 
 Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& batch) {
@@ -79,13 +69,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
   const StopSignals signals;
 
   ranks.together([&] {
-    if (!first) return;
-    if (!options.resume && std::filesystem::exists(files.metrics())) {
-      throw UsageError(str("train: ", options.out,
-                           " holds a run already. Continue it with --resume, or choose another "
-                           "directory."));
-    }
-    create_directory(options.out);
+    if (first) open_run(files, options.resume);
   });
 
   const std::unique_ptr<Task> task = settings.data->open(settings, mesh);

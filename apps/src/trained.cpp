@@ -1,6 +1,7 @@
 #include "trained.hpp"
 
 #include <charconv>
+#include <filesystem>
 #include <tessera/nn/checkpoint.hpp>
 
 namespace tessera::app {
@@ -17,7 +18,23 @@ const ModelEntry& entry_of(const std::string& name, const std::string& path) {
 
 }  // namespace
 
-const std::string& Trained::text(const std::string& key) const {
+void open_run(const RunFiles& files, bool resume) {
+  if (!resume && std::filesystem::exists(files.metrics())) {
+    throw UsageError(str("train: ", files.dir,
+                         " holds a run already. Continue it with --resume, or choose another "
+                         "directory."));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(files.dir, error);
+  if (error) {
+    throw IoError(str("train: the directory ", files.dir, " cannot be made (", error.message(),
+                      "). Choose another with --out."));
+  }
+}
+
+const std::string& text_in(const io::Metadata& metadata,
+                           const std::string& key,
+                           const std::string& path) {
   const auto it = metadata.find(key);
   if (it == metadata.end()) {
     throw DataError(str("model: ", path, " does not say \"", key,
@@ -26,13 +43,12 @@ const std::string& Trained::text(const std::string& key) const {
   return it->second;
 }
 
-double Trained::number(const std::string& key) const {
-  const std::string& t = text(key);
+double number_in(const io::Metadata& metadata, const std::string& key, const std::string& path) {
+  const std::string& t = text_in(metadata, key, path);
   double value = 0.0;
   const auto [end, error] = std::from_chars(t.data(), t.data() + t.size(), value);
-  if (error != std::errc() || end != t.data() + t.size()) {
+  if (error != std::errc() || end != t.data() + t.size())
     throw DataError(str("model: ", path, " has \"", t, "\" for ", key, "."));
-  }
   return value;
 }
 

@@ -22,6 +22,17 @@ struct RunFiles {
   std::string error_picture() const { return dir + "/prediction.png"; }
 };
 
+/// Makes the directory of a run. Throws UsageError when it holds one already that is not resumed,
+/// IoError when it cannot be made.
+void open_run(const RunFiles& files, bool resume);
+
+/// What the metadata of the file at `path` say for `key`; throw DataError when they do not, or it
+/// is no number.
+const std::string& text_in(const io::Metadata& metadata,
+                           const std::string& key,
+                           const std::string& path);
+double number_in(const io::Metadata& metadata, const std::string& key, const std::string& path);
+
 /// A trained model with what its weights file says.
 struct Trained {
   std::string path;
@@ -29,9 +40,8 @@ struct Trained {
   io::Metadata metadata;
   std::unique_ptr<Model> model;
 
-  /// What the file says for `key`; throws DataError when it does not, or it is no number.
-  const std::string& text(const std::string& key) const;
-  double number(const std::string& key) const;
+  const std::string& text(const std::string& key) const { return text_in(metadata, key, path); }
+  double number(const std::string& key) const { return number_in(metadata, key, path); }
   /// Forward pass in evaluation; nothing is recorded under NoGrad.
   Tensor operator()(const Tensor& x) const { return (*model)(x); }
 };
