@@ -21,6 +21,7 @@
 
 #include "onednn_conv.hpp"
 #include "peer.hpp"
+#include "waves.hpp"
 
 namespace {
 
@@ -52,33 +53,18 @@ const bench::ConvCase kConvolutions[] = {
     {"128->128 8^3", {8, 8, 8}, 1, 128, 128, 3, 1, 1},
 };
 
-double wave(std::int64_t i, double phase) { return std::sin(phase + 1.7 * static_cast<double>(i)); }
-
 class Job {
  public:
   explicit Job(const Case& c)
       : model_({.dims = c.dims, .base = c.base}, Mesh::self()),
         adam_(model_.parameters(), {.weight_decay = 0.0}) {
-    for (const auto& [name, parameter] : model_.named_parameters()) {
-      int bytes = 0;
-      for (const char letter : name) bytes += static_cast<unsigned char>(letter);
-      const View v = parameter.value().mutable_local();
-      const bool vector = v.dims() == 1;
-      const double scale =
-          vector ? 0.1 : 1.0 / std::sqrt(static_cast<double>(v.size() / v.shape[0]));
-      const bool gain = vector && name.find("norm") != std::string::npos &&
-                        name.find("weight") != std::string::npos;
-      for (std::int64_t i = 0; i < v.size(); ++i)
-        v.as<float>()[i] = static_cast<float>(scale * wave(i, bytes % 97) + (gain ? 1.0 : 0.0));
-    }
+    bench::set_waves(model_);
     Shape shape{1};
     for (int d = 0; d < c.dims; ++d) shape.push_back(c.size);
     shape.push_back(1);
     const auto field = [&](double phase) {
       const Tensor t = Tensor::empty(Layout::replicated(Mesh::self(), shape));
-      const View v = t.mutable_local();
-      for (std::int64_t i = 0; i < v.size(); ++i)
-        v.as<float>()[i] = static_cast<float>(wave(i, phase));
+      bench::fill_with_wave(t, phase);
       return t;
     };
     x_ = field(0.0);

@@ -18,6 +18,7 @@
 
 #include "measure.hpp"
 #include "peer.hpp"
+#include "waves.hpp"
 
 namespace {
 
@@ -37,8 +38,6 @@ struct Way {
   bool again = false;
 };
 
-double wave(std::int64_t i, double phase) { return std::sin(phase + 1.7 * static_cast<double>(i)); }
-
 models::ViTOptions options_of(const Case& c) {
   models::ViTOptions o = models::ViTOptions::preset("base");
   o.in_channels = 3;
@@ -53,24 +52,11 @@ class Job {
       : model_(options_of(c), Mesh::self()), adam_(model_.parameters(), {.weight_decay = 0.0}) {
     if (way.narrow) nn::compute_in(model_, DType::kBFloat16);
     if (way.again) nn::recompute(model_, "blocks.*", {.keep = {"attention"}});
-    for (const auto& [name, parameter] : model_.named_parameters()) {
-      int bytes = 0;
-      for (const char letter : name) bytes += static_cast<unsigned char>(letter);
-      const View v = parameter.value().mutable_local();
-      const bool vector = v.dims() == 1;
-      const double scale =
-          vector ? 0.1 : 1.0 / std::sqrt(static_cast<double>(v.size() / v.shape[0]));
-      const bool gain = vector && name.find("norm") != std::string::npos &&
-                        name.find("weight") != std::string::npos;
-      for (std::int64_t i = 0; i < v.size(); ++i)
-        v.as<float>()[i] = static_cast<float>(scale * wave(i, bytes % 97) + (gain ? 1.0 : 0.0));
-    }
+    bench::set_waves(model_);
     const auto field = [&](std::int64_t channels, double phase) {
       const Tensor t =
           Tensor::empty(Layout::replicated(Mesh::self(), {1, c.size, c.size, channels}));
-      const View v = t.mutable_local();
-      for (std::int64_t i = 0; i < v.size(); ++i)
-        v.as<float>()[i] = static_cast<float>(wave(i, phase));
+      bench::fill_with_wave(t, phase);
       return t;
     };
     x_ = field(3, 0.0);

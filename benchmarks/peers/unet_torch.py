@@ -6,13 +6,14 @@ unet_torch.py memory THREADS DIMS SIZE BASE FORMAT: bytes that one training step
 FORMAT is first or last: where the channels lie in memory.
 """
 
-import math
 import sys
 import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from torch_model import added_memory, adamw, set_waves, train_step, wave
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -85,22 +86,12 @@ def to_first(values, shape):
     return values.reshape([shape[k] for k in order]).permute(0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
-def wave(count, phase):
-    return torch.sin(phase + 1.7 * torch.arange(count, dtype=torch.float64))
-
-
 class Case:
     """The model, its optimiser and its data with the channels first or last in memory."""
 
     def __init__(self, dims, size, base, layout):
         self.model = UNet(dims, base)
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                values = wave(p.numel(), float(sum(name.encode()) % 97))
-                if p.dim() == 1:
-                    p.copy_(0.1 * values + (1.0 if "norm" in name and "weight" in name else 0.0))
-                else:
-                    p.copy_(to_first(values / math.sqrt(p[0].numel()), p.shape))
+        set_waves(self.model, to_first)
         shape = (1, 1, *[size] * dims)
         self.x = wave(size**dims, 0.0).reshape(shape).float()
         self.target = wave(size**dims, 1.0).reshape(shape).float()
@@ -108,33 +99,20 @@ class Case:
             self.model = self.model.to(memory_format=LAST[dims])
             self.x = self.x.to(memory_format=LAST[dims])
             self.target = self.target.to(memory_format=LAST[dims])
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+        self.optimizer = adamw(self.model)
 
     def forward(self):
         with torch.no_grad():
             return F.mse_loss(self.model(self.x), self.target).item()
 
     def train(self):
-        loss = F.mse_loss(self.model(self.x), self.target)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.item()
-
-
-def status(key):
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(key))
+        return train_step(self)
 
 
 def memory(dims, size, base, layout):
     Case(dims, 16, base, layout).train()  # code, thread stacks: not what a step needs
     case = Case(dims, size, base, layout)
-    with open("/proc/self/clear_refs", "w") as f:
-        f.write("5")  # the peak starts again from here
-    before = status("VmRSS")
-    case.train()
-    print(status("VmHWM") - before, flush=True)
+    print(added_memory(case.train), flush=True)
 
 
 def serve():

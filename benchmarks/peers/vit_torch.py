@@ -5,13 +5,14 @@ vit_torch.py serve THREADS: answers one line per command on standard input:
 vit_torch.py memory THREADS SIZE: bytes that one training step adds to the peak
 """
 
-import math
 import sys
 import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from torch_model import added_memory, adamw, set_waves, train_step, wave
 
 WIDTH, DEPTH, HEADS, PATCH, INPUTS = 768, 12, 12, 16, 3
 
@@ -93,35 +94,13 @@ def to_first(values, shape):
     return values.reshape(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
 
 
-def wave(count, phase):
-    return torch.sin(phase + 1.7 * torch.arange(count, dtype=torch.float64))
-
-
 class Case:
     def __init__(self, size):
         self.model = ViT(size // PATCH)
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                values = wave(p.numel(), float(sum(name.encode()) % 97))
-                if p.dim() == 1:
-                    p.copy_(0.1 * values + (1.0 if "norm" in name and "weight" in name else 0.0))
-                else:
-                    p.copy_(to_first(values / math.sqrt(p[0].numel()), p.shape))
+        set_waves(self.model, to_first)
         self.x = to_first(wave(INPUTS * size**2, 0.0), (1, INPUTS, size, size)).float().contiguous()
         self.target = wave(size**2, 1.0).reshape(1, 1, size, size).float()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
-
-    def train(self):
-        loss = F.mse_loss(self.model(self.x), self.target)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.item()
-
-
-def status(key):
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(key))
+        self.optimizer = adamw(self.model)
 
 
 def memory(size):
@@ -130,11 +109,7 @@ def memory(size):
         p.grad = torch.zeros_like(p)
         case.optimizer.step()
         p.grad = None
-    with open("/proc/self/clear_refs", "w") as f:
-        f.write("5")  # the peak starts again from here
-    before = status("VmRSS")
-    case.train()
-    print(status("VmHWM") - before, flush=True)
+    print(added_memory(lambda: train_step(case)), flush=True)
 
 
 def serve():
@@ -148,7 +123,7 @@ def serve():
             print("parameters", sum(p.numel() for p in case.model.parameters()), flush=True)
             continue
         start = time.perf_counter()
-        loss = case.train()
+        loss = train_step(case)
         print("seconds", time.perf_counter() - start, "loss", loss, flush=True)
 
 
