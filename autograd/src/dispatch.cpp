@@ -14,6 +14,7 @@
 #include "segment.hpp"
 #include "tape.hpp"
 #include "verbose.hpp"
+#include "watched.hpp"
 #include "window_call.hpp"
 
 namespace tessera {
@@ -281,6 +282,8 @@ Outputs run_op(const OpDef& op,
 }
 
 }  // namespace
+
+bool calls_are_watched() { return observer != nullptr || anomaly_mode; }
 
 OpObserver* observe_ops(OpObserver* next) { return std::exchange(observer, next); }
 

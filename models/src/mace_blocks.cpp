@@ -156,15 +156,17 @@ std::string MaceInteraction::describe() const {
                      linear.shape()[1]);
 }
 
-Tensor MaceInteraction::messages(const Tensor& rows,
+template <class Rows>
+Tensor MaceInteraction::messages(const Rows& rows,
                                  const MaceEdges& edges,
                                  const nn::Graph& graph) const {
   const std::int64_t hidden = path_weights.shape()[0];
   const bool tables = edges.spline.defined();
-  const Tensor summed = equivariant_convolution(
-      rows, edges.harmonics, tables ? edges.spline : radial(edges.radial),
-      tables ? radial_table() : path_weights() / root(hidden), graph.senders, graph.receivers,
-      paths_, graph.nodes(), edges.interval);
+  const Tensor functions = tables ? edges.spline : radial(edges.radial);
+  const Tensor coefficients = tables ? radial_table() : path_weights() / root(hidden);
+  const Tensor summed =
+      equivariant_convolution(rows, edges.harmonics, functions, coefficients, graph.senders,
+                              graph.receivers, paths_, graph.nodes(), edges.interval);
   Tensor weight = linear() * path_scale_;
   if (!density.defined()) return path_linear(summed, weight / neighbours_, paths_);
   const Tensor mixed = path_linear(summed, weight, paths_);
@@ -205,8 +207,11 @@ MaceInteraction::Result MaceInteraction::next(const Tensor& features,
   const LayerScope scope(scope_name());
   const std::int64_t channels = linear.shape()[1];
   const Tensor up = irreps_linear(features, linear_up() / root(channels));
-  return {.messages = messages(nn::node_rows(up, graph), edges, graph),
-          .skip = irreps_linear(features, skip() / root(channels * elements_), node_elements)};
+  const GhostRowsInFlight rows = nn::start_node_rows(up, graph);
+  Result result;
+  result.skip = irreps_linear(features, skip() / root(channels * elements_), node_elements);
+  result.messages = messages(rows, edges, graph);
+  return result;
 }
 
 MaceProduct::MaceProduct(const MaceOptions& o, int layer, const Mesh& mesh, DType dtype)

@@ -81,6 +81,9 @@ std::string check(const Mesh& mesh, Rng& rng) {
   const Tensor leaf = require_grad(to_tensor(x, layout));
   const Tensor values = ghost_rows(leaf, plan);
   failure += compare("rows", values, y, 0.0);
+  const GhostRowsInFlight started = start_ghost_rows(leaf, plan);
+  const Tensor late = started.wait();
+  failure += compare("rows that were started", late, y, 0.0);
   const Tensor cotangent = to_tensor(g, values.layout());
   const Tensor first = grad({values}, {leaf}, {.create_graph = true}, {require_grad(cotangent)})[0];
   failure += compare("gradient", first, back, 1e-14);
@@ -89,13 +92,18 @@ std::string check(const Mesh& mesh, Rng& rng) {
   const Tensor again = grad({first}, {cotangent}, {}, {to_tensor(x, first.layout())})[0];
   failure += compare("gradient of the gradient", again, y, 0.0);
   // And through a nonlinear function, twice.
-  const Tensor cubes = sum(values * square(values) * cotangent.detach());
+  const auto cubes_of = [&](const Tensor& v) { return sum(v * square(v) * cotangent.detach()); };
+  const Tensor cubes = cubes_of(values);
+  const Tensor late_slope = grad({cubes_of(late)}, {leaf}, {.create_graph = true})[0];
+  const Tensor late_curvature = grad({sum(late_slope)}, {leaf})[0];
   const Tensor slope = grad({cubes}, {leaf}, {.create_graph = true})[0];
   const Tensor curvature = grad({sum(slope)}, {leaf})[0];
   DenseArray expected(Shape{n, width});
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t c = 0; c < width; ++c) expected(i, c) = 6.0 * x(i, c) * back(i, c);
   failure += compare("second derivative", curvature, expected, 1e-13);
+  failure += compare("slope behind a wait", late_slope, to_dense(slope), 0.0);
+  failure += compare("second derivative behind a wait", late_curvature, to_dense(curvature), 0.0);
   return failure;
 }
 
@@ -123,6 +131,27 @@ TEST_CASE("each ghost row is sent once, and its gradient once") {
   const Tensor g = Tensor::full(y.layout(), 1.0);
   expect_traffic(bytes, messages, [&] { grad({y}, {x}, {}, {g}); });
   REQUIRE(plan.sent() == static_cast<std::int64_t>(wanted.size()));
+  GhostRowsInFlight started;
+  expect_traffic(bytes, messages, [&] {
+    started = start_ghost_rows(x, plan);
+    y = started.wait();
+  });
+  expect_traffic(bytes, messages, [&] { grad({y}, {x}, {}, {g}); });
+}
+
+TEST_CASE("what is not waited for is forgotten") {
+  const int ranks = process().count;
+  const Mesh mesh = Mesh::world({{"a", ranks}});
+  const Layout owners = Placement(mesh).shard(0, {"a"}).resolve({2 * ranks});
+  std::vector<std::int64_t> wanted;
+  if (ranks > 1) wanted = {owners.local_box().hi[0] % (2 * ranks)};
+  const auto plan = GhostRows::make(owners, wanted);
+  for (int i = 0; i < 20; ++i) {
+    const Tensor x = Tensor::full(owners, i);
+    { (void)start_ghost_rows(x, plan); }
+    const Tensor y = start_ghost_rows(x, plan).wait();
+    REQUIRE(y.at({y.local_box().hi[0] - 1}) == i);
+  }
 }
 
 TEST_CASE("a tape keeps the plan it needs") {

@@ -276,6 +276,44 @@ TEST_CASE("convolution: all subsets of gradients and any number of threads give 
   set_thread_count(threads);
 }
 
+TEST_CASE("convolution: receivers without ghosts are done when the ghosts are asked for") {
+  Rng rng(10);
+  ConvolutionData<double> data(rng);
+  constexpr std::int64_t kOwn = 9;
+  const auto early = [](std::int64_t node) { return node < 3 || node == 5; };
+  for (std::size_t e = 0; e < data.senders.size(); ++e)
+    if (early(data.receivers[e])) data.senders[e] %= kOwn;
+  const Gradients<double> expected(data);
+  edge_convolution(data.c, expected.wanted(31));
+  const std::vector<double> u = data.u.values;
+  const auto ghosts = data.u.values.begin() + kOwn * 4 * data.kChannels;
+  const std::int64_t row = data.paths.rows * data.kChannels;
+  const int threads = thread_count();
+  for (const int count : {1, 2}) {
+    set_thread_count(count);
+    for (const int mask : {1, 29}) {  // also with other gradients, which need all rows at once
+      std::fill(ghosts, data.u.values.end(), NAN);
+      const Gradients<double> actual(data);
+      int calls = 0;
+      EdgeConvolution c = data.c;
+      c.own_rows = kOwn;
+      c.arrived = [&] {
+        ++calls;
+        for (std::int64_t i = 0; mask == 1 && i < data.kNodes * row; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          if (early(i / row)) REQUIRE(actual.g.values[at] == expected.g.values[at]);
+        }
+        data.u.values = u;
+      };
+      edge_convolution(c, actual.wanted(mask));
+      CHECK(calls == 1);
+      CHECK(actual.g.values == expected.g.values);
+      CHECK(((mask & 16) == 0 || actual.w.values == expected.w.values));
+    }
+  }
+  set_thread_count(threads);
+}
+
 TEST_CASE("convolution: f32, strided views, and refusals") {
   Rng rng(9), again(9);
   const ConvolutionData<double> data(rng);

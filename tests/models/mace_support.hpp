@@ -45,6 +45,19 @@ inline nn::Structure quartz() {
   return s;
 }
 
+/// Quartz `n` times along a.
+inline nn::Structure rod(int n) {
+  const nn::Structure one = quartz();
+  nn::Structure s = one;
+  for (int k = 1; k < n; ++k) {
+    s.species.insert(s.species.end(), one.species.begin(), one.species.end());
+    for (std::size_t i = 0; i < one.positions.size(); ++i)
+      s.positions.push_back(one.positions[i] + k * one.cell.vectors[0][i % 3]);
+  }
+  for (double& v : s.cell.vectors[0]) v *= n;
+  return s;
+}
+
 /// The model of the golden values.
 inline MaceOptions golden_options() {
   MaceOptions o;

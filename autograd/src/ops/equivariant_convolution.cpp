@@ -9,6 +9,7 @@
 #include <tessera/kernels/equivariant.hpp>
 
 #include "broadcast.hpp"
+#include "ghosts_in_flight.hpp"
 
 namespace tessera {
 
@@ -148,7 +149,11 @@ Pieces pieces_of(const LocalCall& call) {
 }
 
 void local(const LocalCall& call) {
-  const Pieces p = pieces_of(call);
+  Pieces p = pieces_of(call);
+  if (p.c.u.data != nullptr) {
+    p.c.own_rows = rows_ahead_of_ghosts(p.c.u.data);
+    if (p.c.own_rows >= 0) p.c.arrived = [data = p.c.u.data] { arrive(data); };
+  }
   kernels::edge_convolution(p.c, p.out);
 }
 
@@ -233,6 +238,26 @@ Tensor equivariant_convolution(const Tensor& u,
   const Layout like = Layout::replicated(nodes.mesh(), shape).with_dim(0, shape[0], nodes.split(0));
   return call(convolution_op, {Tensor(), u, y, h, w, senders, receivers, first_row}, args, NoArgs{},
               like);
+}
+
+Tensor equivariant_convolution(const GhostRowsInFlight& u,
+                               const Tensor& y,
+                               const Tensor& h,
+                               const Tensor& w,
+                               const Tensor& senders,
+                               const Tensor& receivers,
+                               const ConvolutionPaths& paths,
+                               const Layout& nodes,
+                               const Tensor& first_row) {
+  const Tensor rows = u.early();
+  // Otherwise the rows would be moved first.
+  const bool in_place = rows.dims() > 0 && senders.dims() > 0 && nodes.dims() > 0 &&
+                        senders.layout().axes_of(0) == rows.layout().axes_of(0) &&
+                        nodes.axes_of(0) == rows.layout().axes_of(0);
+  if (!in_place) u.arrive();
+  Tensor m = equivariant_convolution(rows, y, h, w, senders, receivers, paths, nodes, first_row);
+  u.arrive();  // nothing is left to wait for, unless no kernel has run
+  return m;
 }
 
 }  // namespace tessera

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "broadcast.hpp"
+#include "ghosts_in_flight.hpp"
 #include "row_memory.hpp"
 
 namespace tessera {
@@ -53,6 +54,7 @@ void remember(const std::shared_ptr<const Plan>& plan) {
 
 struct PlanArgs {
   std::uint64_t id;
+  std::uint64_t in_flight = 0;  // whether the ghosts of the result are awaited by who reads them
 };
 
 const Plan& plan_of(std::uint64_t id) { return *table().at(id); }
@@ -88,7 +90,8 @@ std::vector<parallel::Recv> recvs(const std::vector<Plan::Neighbour>& from,
 }
 
 void run_rows(RunContext& context) {
-  const Plan& plan = plan_of(context.as<PlanArgs>().id);
+  const PlanArgs& args = context.as<PlanArgs>();
+  const Plan& plan = plan_of(args.id);
   const View x = context.in[0].local();
   const View y = context.out[0].mutable_local();
   const std::int64_t own = x.shape[0];
@@ -101,33 +104,48 @@ void run_rows(RunContext& context) {
       parallel::exchange_messages(sends(plan.to, send->data(), bytes),
                                   recvs(plan.from, rows_of(y, own, own + plan.local).data, bytes),
                                   {"ghost_rows", context.in[0].layout(), {}});
+  request.keep(send).keep(context.out[0].buffer());
   kernels::copy(x, rows_of(y, 0, own));
-  request.wait();
+  if (args.in_flight == 0 || !ghost_overlap()) {
+    request.wait();
+  } else {
+    put_in_flight({context.out[0].buffer(), own, {}, std::move(request)});
+  }
 }
 
-void run_sum(RunContext& context) {
-  const Plan& plan = plan_of(context.as<PlanArgs>().id);
-  const View y = context.in[0].local();
-  const View x = context.out[0].mutable_local();
-  const std::int64_t own = x.shape[0];
-  const std::int64_t bytes = row_bytes(x);
-  const Shape arrived = with_rows(x.shape, static_cast<std::int64_t>(plan.served.size()));
-  const Ref<Buffer> recv = allocate(x.dtype, arrived);
+/// Sends the ghosts of y [R, ...] to their owners.
+GhostExchange start_sum(const Tensor& rows, const Plan& plan) {
+  const View y = rows.local();
+  const std::int64_t own = y.shape[0] - plan.local;
+  const std::int64_t bytes = row_bytes(y);
+  const Ref<Buffer> recv =
+      allocate(y.dtype, with_rows(y.shape, static_cast<std::int64_t>(plan.served.size())));
   View ghosts = rows_of(y, own, own + plan.local);
   Ref<Buffer> packed;
   if (!ghosts.is_dense()) {
-    packed = allocate(x.dtype, ghosts.shape);
-    const View dense = memory(packed, x.dtype, ghosts.shape);
+    packed = allocate(y.dtype, ghosts.shape);
+    const View dense = memory(packed, y.dtype, ghosts.shape);
     kernels::copy(ghosts, dense);
     ghosts = dense;
   }
   auto request = parallel::exchange_messages(sends(plan.from, ghosts.data, bytes),
                                              recvs(plan.to, recv->data(), bytes),
-                                             {"ghost_sum", context.out[0].layout(), {}});
-  kernels::copy(rows_of(y, 0, own), x);
-  request.wait();
+                                             {"ghost_sum", plan.owners, {}});
+  request.keep(recv).keep(packed ? packed : rows.buffer());
+  return {rows.buffer(), own, recv, std::move(request)};
+}
+
+void run_sum(RunContext& context) {
+  const Plan& plan = plan_of(context.as<PlanArgs>().id);
+  const View x = context.out[0].mutable_local();
+  std::optional<GhostExchange> started = take_from_flight(context.in[0]);
+  GhostExchange exchange = started ? std::move(*started) : start_sum(context.in[0], plan);
+  kernels::copy(rows_of(context.in[0].local(), 0, x.shape[0]), x);
+  exchange.request.wait();
   if (dry_run()) return;
-  kernels::scatter_add_rows(memory(recv, x.dtype, arrived), index_view(plan.served), 0, true, x);
+  const Shape arrived = with_rows(x.shape, static_cast<std::int64_t>(plan.served.size()));
+  kernels::scatter_add_rows(memory(exchange.arrive, x.dtype, arrived), index_view(plan.served), 0,
+                            true, x);
 }
 
 void check(const char* op, const Problem& problem, std::int64_t rows) {
@@ -135,6 +153,13 @@ void check(const char* op, const Problem& problem, std::int64_t rows) {
     throw ShapeError(str(op, ": ", problem.shape(0), " has not the ", rows,
                          " rows of the plan. Pass values of the same graph."));
   }
+}
+
+/// Whether x is split as `rows` are, and no further.
+bool lies_as(const Tensor& x, const Tensor& rows) {
+  Layout layout = rows.layout();
+  for (int d = 1; d < x.dims(); ++d) layout = layout.with_inserted_dim(d, x.shape()[d]);
+  return x.layout() == layout;
 }
 
 /// `out_rows`: whether the output has the rows with ghosts (then input 0 has the owners').
@@ -170,6 +195,9 @@ void signatures(const Problem& problem,
 
 extern const OpDef sum_op;
 
+extern const OpDef wait_op;
+extern const OpDef start_op;
+
 const OpDef rows_op = {
     .name = "ghost_rows",
     .infer =
@@ -187,7 +215,10 @@ const OpDef rows_op = {
         },
     .vjp =
         [](VjpContext& context) {
-          context.set(0, call(sum_op, {context.grad(), context.input(1)}, context.as<PlanArgs>()));
+          const Tensor g = context.grad();
+          PlanArgs args = context.as<PlanArgs>();
+          if (!lies_as(g, context.input(1))) args.in_flight = 0;
+          context.set(0, call(sum_op, {g, context.input(1)}, args));
         },
     .saved_inputs = 0b10};
 
@@ -213,6 +244,54 @@ const OpDef sum_op = {
           context.set(0, call(rows_op, {context.grad(), context.input(1)}, context.as<PlanArgs>()));
         },
     .saved_inputs = 0b10};
+
+// Between start and end of an exchange stand two identities on the rows with ghosts. `wait_op`
+// marks where ghosts are awaited: its gradient starts the way back. `start_op` marks that start:
+// its gradient, in a gradient of a gradient, is where cotangents of ghosts are awaited.
+
+OpDef identity(const char* name, void (*vjp)(VjpContext&)) {
+  return {
+      .name = name,
+      .infer =
+          [](const Problem& problem, std::vector<OutputMeta>& out) {
+            out.push_back({problem.shape(0), problem.dtypes[0]});
+          },
+      .signatures =
+          [](const Problem& problem, const AxisGroup& group, std::vector<Signature>& legal) {
+            partial_signature(problem, 0b01, legal);
+            if (group.splits(problem.in[1], 0)) {
+              legal.push_back({.in = {shard_role(0), shard_role(0)},
+                               .out = {shard_role(0)},
+                               .driver = 1,
+                               .bounds = {}});
+            }
+            for (int d = 1; d < problem.shape(0).size(); ++d) {
+              legal.push_back(
+                  {.in = {shard_role(d), replicate_role()}, .out = {shard_role(d)}, .bounds = {}});
+            }
+          },
+      .local = [](const LocalCall& call) { kernels::copy(call.in[0].view, call.out[0].view); },
+      .alias = [](const LocalCall& call) { return call.in[0].view; },
+      .vjp = vjp,
+      .saved_inputs = 0b10};
+}
+
+const OpDef wait_op = identity("ghost_rows_wait", [](VjpContext& context) {
+  Tensor g = context.grad();
+  const Tensor rows = context.input(1);
+  if (lies_as(g, rows)) {
+    const PlanArgs& args = context.as<PlanArgs>();
+    g = call(start_op, {g, rows}, args);
+    if (ghost_overlap() && g.mesh().rank() >= 0) put_in_flight(start_sum(g, plan_of(args.id)));
+  }
+  context.set(0, g);
+});
+
+const OpDef start_op = identity("ghost_sum_start", [](VjpContext& context) {
+  const Tensor g = context.grad();
+  arrive(g);
+  context.set(0, call(wait_op, {g, context.input(1)}, context.as<PlanArgs>()));
+});
 
 std::vector<std::int64_t> bytes_of(std::vector<std::int64_t> counts) {
   for (std::int64_t& c : counts) c *= static_cast<std::int64_t>(sizeof(std::int64_t));
@@ -387,6 +466,31 @@ std::int64_t GhostRows::sent() const { return static_cast<std::int64_t>(plan_->s
 Tensor ghost_rows(const Tensor& x, const GhostRows& ghosts) {
   if (ghosts.total() == 0) return x;
   return call(rows_op, {x, ghosts.rows()}, PlanArgs{ghosts.plan()->id});
+}
+
+GhostRowsInFlight start_ghost_rows(const Tensor& x, const GhostRows& ghosts) {
+  GhostRowsInFlight started;
+  started.ghosts_ = ghosts;
+  started.in_flight_ = ghosts.total() > 0;
+  started.rows_ = started.in_flight_
+                      ? Tensor(call(rows_op, {x, ghosts.rows()}, PlanArgs{ghosts.plan()->id, 1}))
+                      : x;
+  return started;
+}
+
+void GhostRowsInFlight::arrive() const {
+  if (in_flight_) tessera::arrive(rows_);
+}
+
+Tensor GhostRowsInFlight::early() const {
+  return in_flight_
+             ? Tensor(call(wait_op, {rows_, ghosts_.rows()}, PlanArgs{ghosts_.plan()->id, 1}))
+             : rows_;
+}
+
+Tensor GhostRowsInFlight::wait() const {
+  arrive();
+  return early();
 }
 
 Tensor ghost_sum(const Tensor& y, const GhostRows& ghosts) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/batch_gemm.hpp"
+#include "cpu/edge_blocks.hpp"
 #include "cpu/edge_paths.hpp"
 #include "cpu/padded_rows.hpp"
 #include "cpu/tiles.hpp"
@@ -23,11 +24,6 @@ using namespace cpu;
 constexpr std::int64_t kBlock = 96;
 /// Blocks in work per thread before their contributions to senders and weights are added.
 constexpr std::int64_t kBlocksPerThread = 4;
-
-struct Range {
-  std::int64_t begin, end;
-  std::int64_t size() const { return end - begin; }
-};
 
 std::vector<std::int32_t> local_indices(const char* what,
                                         const View& index,
@@ -143,11 +139,17 @@ class Convolution {
     out_w_.clear();
     pointers_.resize(static_cast<std::size_t>(most_slots_));
     const std::int64_t block_work = kBlock * (hidden_ + 8) * columns_;
+    bool awaits = static_cast<bool>(c_.arrived);
     for (std::size_t first = 0; first < tasks_.size();) {
+      if (awaits && first >= early_tasks_) {
+        c_.arrived();
+        awaits = false;
+      }
+      const std::size_t most = awaits ? early_tasks_ : tasks_.size();
       // The blocks that fit into the slots; which ones does not change a bit of the result.
       std::size_t last = first + 1;
       const std::int64_t origin = tasks_[first].begin;
-      while (last < tasks_.size() && tasks_[last].end - origin <= most_slots_) ++last;
+      while (last < most && tasks_[last].end - origin <= most_slots_) ++last;
       const auto count = static_cast<std::int64_t>(last - first);
       for_each_tile(count, tile_threads(count, static_cast<double>(count * block_work)),
                     [&](std::int64_t i) {
@@ -158,6 +160,7 @@ class Convolution {
       add_blocks({origin, tasks_[last - 1].end}, memory.data(), threads);
       first = last;
     }
+    if (awaits) c_.arrived();
     out_g_.finish();
     out_u_.finish();
     out_y_.finish();
@@ -205,32 +208,15 @@ class Convolution {
     }
   }
 
-  /// Blocks of at most kBlock edges; a task is whole receivers, which one thread adds in order.
+  /// Blocks of at most kBlock edges; early tasks need no rows that have not arrived.
   void cut(int threads) {
-    const auto add = [&](std::int64_t begin, std::int64_t end) {
-      const auto first = static_cast<std::int64_t>(blocks_.size());
-      const std::int64_t parts = (end - begin + kBlock - 1) / kBlock;
-      for (std::int64_t i = 0; i < parts; ++i)
-        blocks_.push_back(
-            {begin + (end - begin) * i / parts, begin + (end - begin) * (i + 1) / parts});
-      tasks_.push_back({first, static_cast<std::int64_t>(blocks_.size())});
-    };
-    std::int64_t begin = 0;
-    for (std::int64_t e = 0; e < static_cast<std::int64_t>(receivers_.size());) {
-      std::int64_t end = e + 1;
-      while (end < edges_ &&
-             receivers_[static_cast<std::size_t>(end)] == receivers_[static_cast<std::size_t>(e)])
-        ++end;
-      if (end - begin > kBlock && e > begin) {
-        add(begin, e);
-        begin = e;
-      }
-      e = end;
-    }
-    if (begin < static_cast<std::int64_t>(receivers_.size())) add(begin, edges_);
+    EdgeBlocks cut(senders_, receivers_, kBlock, static_cast<bool>(c_.arrived), c_.own_rows);
     const bool stored = out_u_.data() != nullptr || out_w_.data() != nullptr;
-    most_slots_ = threads == 1 && stored ? 1 : kBlocksPerThread * threads;
-    for (const Range& task : tasks_) most_slots_ = std::max(most_slots_, task.size());
+    most_slots_ =
+        std::max(cut.most_blocks, threads == 1 && stored ? 1 : kBlocksPerThread * threads);
+    blocks_ = std::move(cut.blocks);
+    tasks_ = std::move(cut.tasks);
+    early_tasks_ = cut.early_tasks;
   }
 
   /// Weights as panels of registers: [path, panel][hidden][vectors * lanes] for the radial factors,
@@ -514,14 +500,29 @@ class Convolution {
   std::vector<std::int32_t> senders_, receivers_;
   std::vector<std::int64_t> first_rows_;
   std::vector<Range> blocks_, tasks_;
+  std::size_t early_tasks_ = 0;  // that read no ghosts
   std::int64_t most_slots_ = 1;
   PoolScratch<T> panels_, hidden_panels_;
   std::vector<Pointers> pointers_;
 };
 
+std::int64_t lanes_of(DType dtype) {
+  return dtype == DType::kFloat64 ? kVectorLanes<double> : kVectorLanes<float>;
+}
+
 }  // namespace
 
-void edge_convolution(const EdgeConvolution& c, const EdgeConvolutionGradients& out) {
+void edge_convolution(const EdgeConvolution& call, const EdgeConvolutionGradients& out) {
+  EdgeConvolution checked = call;
+  const EdgeConvolution& c = checked;
+  // Sums over edges of several receivers keep their order, and rows that must be copied wait.
+  const bool ahead = out.u.data == nullptr && out.y.data == nullptr && out.h.data == nullptr &&
+                     out.w.data == nullptr && c.u.is_dense() && c.senders.shape[0] > 0 &&
+                     c.channels % lanes_of(c.u.dtype) == 0;
+  if (c.arrived && !ahead) {
+    c.arrived();
+    checked.arrived = nullptr;
+  }
   const TensorPaths& paths = *c.paths;
   if (paths.l_in > kMaxPathL || paths.l_out > kMaxPathL) {
     throw NotSupported(str("equivariant_convolution: features up to l = ", paths.l_in,

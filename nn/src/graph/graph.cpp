@@ -221,6 +221,10 @@ Graph make_graph_of_all(const std::vector<LocalGraph>& parts,
 
 Tensor node_rows(const Tensor& x, const Graph& graph) { return ghost_rows(x, graph.ghosts); }
 
+GhostRowsInFlight start_node_rows(const Tensor& x, const Graph& graph) {
+  return start_ghost_rows(x, graph.ghosts);
+}
+
 Tensor at_senders(const Tensor& rows, const Graph& graph) {
   return gather_own(rows, graph.senders, graph.rows());
 }

@@ -96,9 +96,10 @@ GraphState MessagePassing::operator()(const GraphState& state, const Graph& grap
       [this, graph](std::span<const Tensor> in) -> std::vector<Tensor> {
         const Tensor& x = in[0];
         const Tensor& e = in[1];
-        const Tensor senders = at_senders(node_rows(edge_.project(1, x), graph), graph);
-        const Tensor receivers = at_receivers(edge_.project(2, x), graph);
-        const Tensor edges = e + edge_.finish(edge_.project(0, e) + senders + receivers);
+        // Edges of own senders and of ghosts alike take most of the first layer meanwhile.
+        const GhostRowsInFlight rows = start_node_rows(edge_.project(1, x), graph);
+        const Tensor known = edge_.project(0, e) + at_receivers(edge_.project(2, x), graph);
+        const Tensor edges = e + edge_.finish(known + at_senders(rows.wait(), graph));
         const Tensor got = aggregate_edges(edges, graph, aggregate_);
         const Tensor nodes = x + node_.finish(node_.project(0, x) + node_.project(1, got));
         return {nodes, edges};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <tessera/core/view.hpp>
 #include <tessera/kernels/irreps.hpp>
@@ -66,6 +67,11 @@ struct EdgeConvolution {
   std::int64_t row_count = 0;        ///< rows of u
   std::int64_t node_count = 0;       ///< rows of g
   std::int64_t channels = 0;
+  /// Not null: the rows of u from `own_rows` on are there only when `arrived` has returned, which
+  /// is called once. Where `g` alone is wanted, receivers that need none of these rows come first;
+  /// the result is the same to the bit.
+  std::int64_t own_rows = 0;
+  std::function<void()> arrived = {};
 };
 /// Gradients that are wanted; the others have null data. All are set, not added to.
 struct EdgeConvolutionGradients {

@@ -49,6 +49,30 @@ class GhostRows {
 /// readers, one message between two neighbours. Derivatives of any order are this op and
 /// `ghost_sum`.
 Tensor ghost_rows(const Tensor& x, const GhostRows& ghosts);
+
+/// The result of ghost_rows() while its ghosts are on their way. What is computed between the start
+/// and `wait()` hides the transfer; in backward, gradients of ghosts leave where `wait()` was
+/// called and are awaited where the transfer was started, so they are hidden by the gradients of
+/// what stands between. The same for derivatives of any order, to the same bits.
+class GhostRowsInFlight {
+ public:
+  /// y [R, ...].
+  Tensor wait() const;
+  /// y without waiting: its ghosts may be read only after arrive(). For ops that begin with what
+  /// reads none of them.
+  Tensor early() const;
+  /// Waits for the ghosts of `early()`.
+  void arrive() const;
+
+ private:
+  friend GhostRowsInFlight start_ghost_rows(const Tensor& x, const GhostRows& ghosts);
+  Tensor rows_;
+  GhostRows ghosts_;
+  bool in_flight_ = false;
+};
+/// Starts ghost_rows(). Every rank must then wait for it.
+GhostRowsInFlight start_ghost_rows(const Tensor& x, const GhostRows& ghosts);
+
 /// The adjoint, y [R, ...] -> x [n, ...]: x[rows[r], ...] += y[r, ...]; the owner's own value
 /// first, then those of others in the order of the parts.
 Tensor ghost_sum(const Tensor& y, const GhostRows& ghosts);

@@ -49,6 +49,8 @@ struct Graph {
 /// row once (nothing where no rank has ghosts); the gradient adds those of ghosts at their owner,
 /// in fixed order. Differentiable to any order.
 Tensor node_rows(const Tensor& x, const Graph& graph);
+/// Starts the same: what is computed before `wait()` hides the transfer, there and back.
+GhostRowsInFlight start_node_rows(const Tensor& x, const Graph& graph);
 /// Values at the sender of each edge: y[e, ...] = x[senders[e], ...]; x [R, ...] from `node_rows`.
 Tensor at_senders(const Tensor& rows, const Graph& graph);
 /// Values at the receiver of each edge: y[e, ...] = x[receivers[e], ...]; x [N, ...].
