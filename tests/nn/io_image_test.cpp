@@ -173,6 +173,11 @@ TEST_CASE("plots draw every series, also odd ones") {
   bool middle = false;
   for (int d = -3; d <= 3; ++d) middle = middle || blue((78 + 784) / 2, (36 + 436) / 2 + d);
   CHECK(middle);
+  // Points are not joined.
+  const Image dots = io::draw_plot({{.label = "", .x = {0, 1}, .y = {0, 1}, .points = true}});
+  const int dark = count(dots, {0, 114, 178});
+  CHECK(dark > 0);
+  CHECK(dark < 40);
 
   io::draw_plot({}, options);
   io::draw_plot({{"nan", {1, NAN, 3}, {NAN, 1, 0}}, {"one", {5}, {5}}, {"none", {}, {}}},

@@ -149,10 +149,10 @@ Image draw_plot(const std::vector<PlotSeries>& series, const PlotOptions& option
     const PlotSeries& line = series[s];
     for (std::size_t i = 0; i < line.x.size(); ++i) {
       if (!x.shows(line.x[i]) || !y.shows(line.y[i])) continue;
-      const bool joined = i > 0 && x.shows(line.x[i - 1]) && y.shows(line.y[i - 1]);
+      const bool joined = !line.points && i > 0 && x.shows(line.x[i - 1]) && y.shows(line.y[i - 1]);
       const std::size_t from = joined ? i - 1 : i;  // a point on its own is a dot
       image.line(x.pixel(line.x[from]), y.pixel(line.y[from]), x.pixel(line.x[i]),
-                 y.pixel(line.y[i]), color, 1.6);
+                 y.pixel(line.y[i]), color, line.points ? 2.5 : 1.6);
     }
   }
   image.frame(left, top, right - left + 1, bottom - top + 1, kBlack);

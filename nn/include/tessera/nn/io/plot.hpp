@@ -49,6 +49,7 @@ struct PlotSeries {
   std::string label = {};
   std::vector<double> x;
   std::vector<double> y;
+  bool points = false;  ///< dots in place of a line
 };
 
 struct PlotOptions {
