@@ -184,7 +184,7 @@ Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options
 
 void Ema::update() {
   const PhaseScope phase(Phase::kUpdate);
-  const auto t = static_cast<double>(updates_++);
+  const auto t = static_cast<double>(++updates_);
   const double decay =
       options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
   std::vector<kernels::OptimSegment> segments;

@@ -232,7 +232,7 @@ TEST_CASE("averages follow the parameters") {
   Reference r(toy);
   optim::Sgd sgd(toy.parameters(), {.lr = 0.01});
   optim::Ema ema(toy.parameters(), {.decay = 0.6, .warm_up = warm_up});
-  for (int t = 0; t < 12; ++t) {
+  for (int t = 1; t <= 12; ++t) {
     train(toy, sgd);
     ema.update();
     const double decay = warm_up ? std::min(0.6, (1.0 + t) / (10.0 + t)) : 0.6;

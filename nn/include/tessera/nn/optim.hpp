@@ -132,7 +132,7 @@ double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_n
 /// Options of Ema.
 struct EmaOptions {
   double decay = 0.999;
-  /// Update t (from 0) uses min(decay, (1 + t) / (10 + t)), so that the average forgets the start.
+  /// Update t (from 1) uses min(decay, (1 + t) / (10 + t)), so that the average forgets the start.
   bool warm_up = true;
 };
 
