@@ -65,6 +65,7 @@ int run_relax(const RelaxCommand& options);
 /// What `generate sio2` makes.
 struct SilicaOptions {
   std::string out;
+  std::string picture;  ///< of g(r); none: not drawn
   std::string mesh;
   std::string potential = "vashishta";
   std::string kind = "quartz";  ///< quartz, amorphous, both

@@ -82,6 +82,8 @@ void add_generate_sio2(CLI::App& generate, Command& chosen) {
       "Silica, crystalline or melted and quenched, labelled by a potential, as extended XYZ.");
   const auto o = std::make_shared<SilicaOptions>();
   command->add_option("--out", o->out, "Extended XYZ file to write.")->required();
+  command->add_option("--picture", o->picture,
+                      "PNG file for the radial distributions (of the glass where both kinds).");
   command->add_option("--mesh", o->mesh, kAtomsMeshHelp);
   command->add_option("--potential", o->potential, kPotentialHelp)->capture_default_str();
   command->add_option("--kind", o->kind, "quartz, amorphous or both.")->capture_default_str();

@@ -5,8 +5,10 @@
 #include <optional>
 #include <tessera/models/atomistic/empirical.hpp>
 #include <tessera/models/atomistic/silica.hpp>
+#include <tessera/models/atomistic/silica_order.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/extxyz.hpp>
+#include <tessera/nn/io/plot.hpp>
 #include <tessera/nn/io/progress.hpp>
 
 #include "atoms.hpp"
@@ -33,6 +35,17 @@ std::array<std::int64_t, 3> parse_cells(const std::string& text) {
   return cells;
 }
 
+io::PlotSeries series(const char* label, const atomistic::RadialDistribution& curve) {
+  return {.label = label, .x = curve.r, .y = curve.g};
+}
+
+void draw_order(const std::string& path, const atomistic::SilicaOrder& order, const char* type) {
+  io::draw_plot(
+      {series("Si-O", order.si_o), series("O-O", order.o_o), series("Si-Si", order.si_si)},
+      {.title = fmt::format("Silica, {}", type), .x_label = "r, A", .y_label = "g(r)"})
+      .save(path);
+}
+
 }  // namespace
 
 int run_generate_sio2(const SilicaOptions& o) {
@@ -52,6 +65,7 @@ int run_generate_sio2(const SilicaOptions& o) {
   });
   std::int64_t frames = 0;
   std::int64_t atoms = 0;
+  std::string orders;
   const auto make = [&](const nn::Structure& start, const char* type, std::int64_t count,
                         std::uint64_t seed) {
     io::Progress progress(count, {.label = type});
@@ -74,6 +88,10 @@ int run_generate_sio2(const SilicaOptions& o) {
                               });
     ranks.together([&] {
       for (const nn::Structure& s : taken) writer->write(s);
+      if (taken.empty()) return;
+      const atomistic::SilicaOrder order = atomistic::silica_order(taken);
+      orders += fmt::format("{}: {}\n", type, order.summary());
+      if (!o.picture.empty()) draw_order(o.picture, order, type);
     });
     frames += count;
     atoms = start.atoms();
@@ -103,6 +121,7 @@ int run_generate_sio2(const SilicaOptions& o) {
   if (ranks.rank == 0) {
     fmt::print("{}: {} frames of {} atoms, labelled by {}\n", o.out, frames, atoms,
                potential->name());
+    fmt::print("{}", orders);
     std::cout << std::flush;
   }
   return 0;

@@ -104,15 +104,25 @@ TEST_CASE("relax finds the crystal") {
 
 TEST_CASE("generate sio2 writes labelled structures") {
   const TemporaryFolder at;
-  const Words words = {"generate",   "sio2",     "--kind",      "both",     "--cells",
-                       "1,1,1",      "--frames", "4",           "--settle", "5",
-                       "--interval", "2",        "--melt-time", "10",       "--quench-time",
-                       "10",         "--strain", "0.01",        "--out",    at / "sio2.xyz"};
+  const Words words = {"generate",      "sio2",
+                       "--kind",        "both",
+                       "--cells",       "1,1,1",
+                       "--frames",      "4",
+                       "--settle",      "5",
+                       "--interval",    "2",
+                       "--melt-time",   "10",
+                       "--quench-time", "10",
+                       "--strain",      "0.01",
+                       "--out",         at / "sio2.xyz",
+                       "--picture",     at / "order.png"};
   for (const int ranks : {0, 2}) {
     const Outcome o = tessera(at, ranks, words);
     INFO(o.output);
     REQUIRE(o.code == 0);
     CHECK(o.says("4 frames of 9 atoms"));
+    CHECK(o.says("quartz: 2.6"));
+    CHECK(o.says("amorphous: 2.2"));
+    CHECK(std::filesystem::exists(at / "order.png"));
     const auto frames = io::read_extxyz(at / "sio2.xyz");
     REQUIRE(frames.size() == 4);
     for (std::size_t i = 0; i < 4; ++i) {

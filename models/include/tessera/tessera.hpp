@@ -27,6 +27,7 @@
 #include <tessera/models/atomistic/potential.hpp>
 #include <tessera/models/atomistic/relax.hpp>
 #include <tessera/models/atomistic/silica.hpp>
+#include <tessera/models/atomistic/silica_order.hpp>
 #include <tessera/models/fields.hpp>
 #include <tessera/models/forecaster.hpp>
 #include <tessera/models/mace.hpp>
