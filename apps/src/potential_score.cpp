@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/models/mace_file.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/plot.hpp>
 
 #include "mesh_option.hpp"
 #include "potential.hpp"
@@ -50,6 +52,35 @@ void keep_predictions(std::span<const nn::Structure* const> structures,
       s.columns.back().values[3 * atom + c] = number(forces.at({n, static_cast<std::int64_t>(c)}));
     }
   }
+}
+
+/// Predicted force components over labels, by element; nothing where no structure has forces.
+void draw_forces(const std::string& path, const std::vector<nn::Structure>& predicted) {
+  std::map<std::int32_t, io::PlotSeries> elements;
+  double low = 0.0, high = 0.0;
+  for (const nn::Structure& s : predicted) {
+    for (std::size_t i = 0; i < s.forces.size(); ++i) {
+      io::PlotSeries& dots = elements[s.species[i / 3]];
+      dots.x.push_back(s.forces[i]);
+      dots.y.push_back(std::stod(s.columns.back().values[i]));
+      low = std::min(low, s.forces[i]);
+      high = std::max(high, s.forces[i]);
+    }
+  }
+  if (elements.empty()) return;
+  std::vector<io::PlotSeries> series;
+  for (auto& [z, dots] : elements) {
+    dots.label = nn::element_symbol(z);
+    dots.points = true;
+    series.push_back(std::move(dots));
+  }
+  series.push_back({.label = "equal", .x = {low, high}, .y = {low, high}});
+  io::draw_plot(series, {.title = "Forces",
+                         .x_label = "label, eV/A",
+                         .y_label = "model, eV/A",
+                         .width = 640,
+                         .height = 600})
+      .save(path);
 }
 
 }  // namespace
@@ -138,6 +169,7 @@ int evaluate_atoms(const EvaluateAtomsOptions& options) {
     if (mesh.rank() != 0) return;
     io::write_extxyz(options.output.empty() ? options.run + "/predictions.xyz" : options.output,
                      score.predicted);
+    draw_forces(options.run + "/forces.png", score.predicted);
     const nn::AtomErrors& e = score.errors;
     io::write_json(files.evaluation(),
                    {{"configs", name},

@@ -1,6 +1,7 @@
 #include "potential_settings.hpp"
 
 #include <charconv>
+#include <tessera/models/mace_file.hpp>
 
 #include "network.hpp"
 
@@ -56,6 +57,9 @@ void AtomsSettings::declare(io::Settings& s) {
   s.add("data.stress_key", keys.stress_key, "Label in the file; none: REF_stress, stress.");
   s.add("data.virials_key", keys.virials_key, "Label in the file; none: REF_virials, virials.");
 
+  s.add("model.foundation_model", foundation_model,
+        "Trained model (safetensors) to start from: its weights, and all of its options and "
+        "statistics in place of those here.");
   s.add("model.model", model, "MACE: no shift, and an agnostic first block.",
         {.choices = {"ScaleShiftMACE", "MACE"}});
   s.add("model.r_max", mace.r_max, "Cutoff, A.", {.min = 0.1});
@@ -166,6 +170,7 @@ std::int64_t AtomsSettings::second_stage_epoch() const {
 
 models::MaceOptions AtomsSettings::model_options(const std::vector<nn::Structure>& train) const {
   using FirstBlock = models::MaceOptions::FirstBlock;
+  if (!foundation_model.empty()) return models::read_mace_options(foundation_model);
   models::MaceOptions o = mace;
   o.elements = nn::elements_of(train);
   o.first_block = interaction_first == "agnostic" || model == "MACE" ? FirstBlock::kAgnostic

@@ -22,6 +22,7 @@ struct AtomsSettings {
   std::string test_file;
   io::ExtxyzOptions keys;
 
+  std::string foundation_model;
   std::string model = "ScaleShiftMACE";
   std::string e0s = "isolated";
   std::string scaling = "rms_forces_scaling";
@@ -69,8 +70,8 @@ struct AtomsSettings {
   nn::EnergyScaling energy_scaling() const;
   /// The epoch in which stage two starts.
   std::int64_t second_stage_epoch() const;
-  /// The model of these settings, its statistics taken from the training structures. Throws
-  /// UsageError and DataError.
+  /// The model of these settings, its statistics taken from the training structures; or that of
+  /// `foundation_model`. Throws UsageError and DataError.
   models::MaceOptions model_options(const std::vector<nn::Structure>& train) const;
 };
 

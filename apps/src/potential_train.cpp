@@ -127,6 +127,8 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   });
 
   models::Mace model(model_options, mesh, settings.dtype());
+  if (!settings.foundation_model.empty() && !options.resume)
+    nn::load_weights(settings.foundation_model, model);
   optim::AdamW optimizer(model.parameters(), optimizer_options(settings));
   std::optional<optim::Ema> ema;
   if (settings.ema) ema.emplace(model.parameters(), optim::EmaOptions{.decay = settings.ema_decay});

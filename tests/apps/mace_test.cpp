@@ -96,6 +96,7 @@ TEST_CASE("a potential trains alike on any mesh, resumes and is evaluated") {
   INFO(scored.output);
   REQUIRE(scored.code == 0);
   CHECK(std::filesystem::exists(folder / "one/evaluation.json"));
+  CHECK(std::filesystem::exists(folder / "one/forces.png"));
   const std::vector<nn::Structure> read = io::read_extxyz(predicted);
   REQUIRE(read.size() == 12);
   io::ExtxyzOptions keys;
@@ -110,6 +111,21 @@ TEST_CASE("a potential trains alike on any mesh, resumes and is evaluated") {
     for (std::size_t k = 0; k < 9; k += 3) sum += model[i].forces[k];
     CHECK(std::abs(sum) < 1e-10);
   }
+
+  // Another run starts from these weights, whatever it says of the model; without steps it is them.
+  const Outcome tuned =
+      program(folder, data + " --E0s average --num_channels 16 --lr 0" +
+                          " --max-num-epochs 1 --foundation-model " +
+                          folder / "one/model.safetensors" + " --out " + folder / "tuned");
+  INFO(tuned.output);
+  REQUIRE(tuned.code == 0);
+  CHECK(tuned.says("2 layers of 8 channels"));
+  REQUIRE(
+      program(folder, "evaluate " + folder / "tuned" + " --output " + folder / "again.xyz").code ==
+      0);
+  const std::vector<nn::Structure> again = io::read_extxyz(folder / "again.xyz", keys);
+  for (std::size_t i = 0; i < again.size(); ++i)
+    CHECK(again[i].energy.value() == Approx(model[i].energy.value()).epsilon(1e-12).scale(0));
 }
 
 TEST_CASE("a potential's bad input is said once") {
