@@ -22,8 +22,8 @@ def set_waves(model, to_first):
                 p.copy_(to_first(values / math.sqrt(p[0].numel()), p.shape))
 
 
-def adamw(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+def adamw(model, lr=1e-3):
+    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0, fused=True)
 
 
 def train_step(case):

@@ -15,6 +15,7 @@ from torch import nn
 from torch_model import added_memory, adamw, set_waves, train_step, wave
 
 WIDTH, DEPTH, HEADS, PATCH, INPUTS = 768, 12, 12, 16, 3
+RATE = 1e-5  # as in benchmarks/vit.cpp
 
 
 class Attention(nn.Module):
@@ -100,7 +101,7 @@ class Case:
         set_waves(self.model, to_first)
         self.x = to_first(wave(INPUTS * size**2, 0.0), (1, INPUTS, size, size)).float().contiguous()
         self.target = wave(size**2, 1.0).reshape(1, 1, size, size).float()
-        self.optimizer = adamw(self.model)
+        self.optimizer = adamw(self.model, RATE)
 
 
 def memory(size):

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdlib>
+#include <tessera/core/denormals.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/threads.hpp>
 #include <thread>
@@ -32,7 +33,9 @@ int thread_count() { return threads(); }
 void set_thread_count(int count) { threads() = std::max(1, count); }
 void set_progress_function(ProgressFunction f) { progress = f; }
 void poll_progress() {
-  if (progress != nullptr) progress();
+  if (progress == nullptr) return;
+  const Denormals kept(false);
+  progress();
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #pragma GCC diagnostic pop
 #include <algorithm>
 #include <memory>
+#include <tessera/core/denormals.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/gemm.hpp>
 #include <vector>
@@ -264,6 +265,7 @@ void run(const Problem& p, double alpha, double beta) {
   const auto block = [&](std::int64_t i, std::int64_t k0, std::int64_t k1, double scale,
                          double keep, T* partial) {
     const SingleThread guard;
+    const Denormals flushed(true);
     const std::int64_t batch = i / (row_blocks * column_blocks);
     const std::int64_t r0 = i / column_blocks % row_blocks * row_block;
     const std::int64_t c0 = i % column_blocks * column_block;

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cpu/batch_gemm.hpp"
-#include "launch.hpp"
+#include "cpu/tiles.hpp"
 
 namespace tessera::kernels::cpu {
 
@@ -14,13 +14,12 @@ constexpr int kVectors = kMaxGemmVectors;
 constexpr int kLane = kVectorLanes<float>;
 constexpr std::int64_t kWidth = kVectors * kLane;          // columns of a panel
 constexpr std::int64_t kHeight = max_gemm_rows(kVectors);  // rows of a small product
-constexpr std::int64_t kDepth = 1024;                      // most of k in one slice
-constexpr std::int64_t kMostRows = 28 * kHeight;           // of a task: with kDepth, 1 MiB of A
-constexpr std::int64_t kLeastRows = 8 * kHeight;
-constexpr std::int64_t kTasks = 8;
-constexpr std::int64_t kMostColumns = 64 * kWidth;  // packed at a time: 12 MiB
-constexpr std::int64_t kMostResults = std::int64_t{4}
-                                      << 20;  // elements kept in fp32 between slices
+constexpr std::int64_t kDepth = 1536;                      // most of k in one slice
+constexpr std::int64_t kMostPanels = 4;   // of a task: with kDepth, 1.2 MB of the second cache
+constexpr std::int64_t kTaskRows = 2048;  // about; packing the panels again costs 1 %
+constexpr std::int64_t kPackRows = 28 * kHeight;              // packed at a time
+constexpr std::int64_t kMostPacked = std::int64_t{3} << 20;   // elements of A packed at a time
+constexpr std::int64_t kMostResults = std::int64_t{4} << 20;  // kept in fp32 between slices
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
@@ -114,16 +113,15 @@ struct Rows {
   bool interleaved;  // [rows / kHeight][k][kHeight] instead
 };
 
-/// A whose columns run on (the gradient of a weight): kHeight rows side by side.
-Rows interleave(const Matrix& a, std::int64_t rows, std::int64_t k) {
+bool runs_on(const Matrix& a) { return a.column == 1 && a.dtype == DType::kFloat32; }
+
+/// [rows / kHeight][k][kHeight] of an A whose columns run on (the gradient of a weight).
+void interleave(const Matrix& a, std::int64_t rows, std::int64_t k, float* packed) {
   const std::int64_t groups = ceil_div(rows, kHeight);
-  const std::int64_t whole = round_up(rows, kHeight);
-  float* const packed = scratch<Use::kRows>(groups * k * kHeight + whole + kLane);
-  float* const line = packed + groups * k * kHeight;
-  std::fill(line, line + whole + kLane, 0.0f);
+  float line[kPackRows + kLane] = {};
   for (std::int64_t i = 0; i < k; ++i) {
     const float* from = line;
-    if (a.dtype == DType::kFloat32 && rows == whole) {
+    if (a.dtype == DType::kFloat32 && rows == kPackRows) {
       from = in_place(a.block(0, i));
     } else {
       load(a.at(0, i), a.dtype, a.row, rows, line);
@@ -133,26 +131,29 @@ Rows interleave(const Matrix& a, std::int64_t rows, std::int64_t k) {
                      S::load_first(from + g * kHeight, static_cast<int>(kHeight)),
                      static_cast<int>(kHeight));
   }
-  return {packed, 0, true};
 }
 
 Rows read_rows(const Matrix& a, std::int64_t rows, std::int64_t k) {
-  if (a.column == 1 && a.dtype == DType::kFloat32) return {in_place(a), a.row, false};
-  if (a.row == 1) return interleave(a, rows, k);
-  float* const dense = scratch<Use::kRows>(rows * k);
-  for (std::int64_t r = 0; r < rows; ++r) load(a.at(r, 0), a.dtype, a.column, k, dense + r * k);
-  return {dense, k, false};
+  if (runs_on(a)) return {in_place(a), a.row, false};
+  const bool interleaved = a.row == 1;
+  float* const packed = scratch<Use::kRows>(round_up(rows, kHeight) * k);
+  parallel_for(ceil_div(rows, kPackRows), [&](std::int64_t block) {
+    const std::int64_t first = block * kPackRows;
+    const std::int64_t count = std::min(kPackRows, rows - first);
+    float* const out = packed + first * k;
+    if (interleaved) return interleave(a.block(first, 0), count, k, out);
+    for (std::int64_t r = 0; r < count; ++r)
+      load(a.at(first + r, 0), a.dtype, a.column, k, out + r * k);
+  });
+  return {packed, k, interleaved};
 }
 
-constexpr std::int64_t kLine = 64 / sizeof(float);
-
-/// `rows` rows of one panel's columns; meanwhile `next`, the panel behind it, comes to the second
-/// cache.
-void panel_product(const Rows& a,
-                   std::int64_t rows,
+/// The rows [r, r + height) of A times one panel.
+void small_product(const Rows& a,
+                   std::int64_t r,
+                   std::int64_t height,
                    std::int64_t k,
                    const float* panel,
-                   const float* next,
                    std::int64_t columns,
                    const float* start,
                    bool accumulate,
@@ -161,34 +162,34 @@ void panel_product(const Rows& a,
   static constexpr std::int64_t kNone = 0;
   const int vectors = static_cast<int>(ceil_div(columns, kLane));
   BatchGemm<float> g;
+  g.a = a.data + r * (a.interleaved ? k : a.row);
+  g.a_row = a.interleaved ? 1 : a.row;
+  g.a_col = a.interleaved ? kHeight : 1;
   g.b = panel;
+  g.b_col = vectors * kLane;
+  g.c = c;
+  g.c_row = c_row;
   g.start = start;
   g.a_offset = g.b_offset = &kNone;
   g.batch = 1;
   g.depth = k;
-  g.b_col = vectors * kLane;
-  g.c_row = c_row;
   g.last = static_cast<int>(columns - (vectors - 1) * kLane);
   g.accumulate = accumulate;
-  const std::int64_t fetched = next != nullptr ? k * kWidth : 0;
-  const std::int64_t share = round_up(ceil_div(fetched, ceil_div(rows, kHeight)), kLine);
-  for (std::int64_t r = 0; r < rows; r += kHeight) {
-    const std::int64_t height = std::min(kHeight, rows - r);
-    const std::int64_t from = r / kHeight * share;
-    for (std::int64_t i = from; i < std::min(from + share, fetched); i += kLine)
-      __builtin_prefetch(next + i, 0, 2);
-    g.c = c + r * c_row;
-    if (a.interleaved) {
-      g.a = a.data + r * k;
-      g.a_row = 1;
-      g.a_col = kHeight;
-    } else {
-      g.a = a.data + r * a.row;
-      g.a_row = a.row;
-      g.a_col = 1;
-    }
-    batch_gemm(g, vectors, static_cast<int>(height));
-  }
+  batch_gemm(g, vectors, static_cast<int>(height));
+}
+
+/// How a product is shared out: groups of panels times shares of the rows. A group is packed by
+/// each task that uses it, into the cache of its core, and stays there while rows of A pass by.
+struct Tasks {
+  std::int64_t groups;
+  std::int64_t shares;
+};
+
+Tasks share_out(std::int64_t rows, std::int64_t panels) {
+  const std::int64_t threads = thread_count();
+  const std::int64_t fewest = ceil_div(panels, kMostPanels);
+  const std::int64_t groups = std::max(fewest, std::min(round_up(fewest, threads), panels / 2));
+  return {groups, std::max(ceil_div(threads, groups), ceil_div(rows, kTaskRows))};
 }
 
 }  // namespace
@@ -207,67 +208,62 @@ void panel_gemm(std::int64_t m,
                 const Matrix& c) {
   const std::int64_t slices = ceil_div(k, kDepth);
   const std::int64_t depth = ceil_div(k, slices);
+  const std::int64_t panels = ceil_div(n, kWidth);
   const bool direct = c.dtype == DType::kFloat32 && c.column == 1;
-  const std::int64_t height =
-      std::clamp(round_up(ceil_div(m, kTasks), kHeight), kLeastRows, kMostRows);
-  for (std::int64_t j0 = 0; j0 < n; j0 += kMostColumns) {
-    const std::int64_t wide = std::min(kMostColumns, n - j0);
-    const std::int64_t panels = ceil_div(wide, kWidth);
-    float* const packed = scratch<Use::kPanels>(panels * depth * kWidth);
-    // Starting values, whole registers.
-    Floats start;
-    if (bias != nullptr) {
-      start = floats(panels * kWidth);
-      std::copy_n(bias + j0, wide, start.get());
-      std::fill(start.get() + wide, start.get() + panels * kWidth, 0.0f);
-    }
-    const std::int64_t tall =
-        direct ? m : std::min(m, std::max(height, kMostResults / wide / height * height));
-    const Floats results = direct ? nullptr : floats(tall * wide);
-    for (std::int64_t i0 = 0; i0 < m; i0 += tall) {
-      const std::int64_t rows = std::min(tall, m - i0);
-      const std::int64_t blocks = ceil_div(rows, height);
-      // Few rows: tasks share them by columns.
-      const std::int64_t shares = std::clamp<std::int64_t>(kTasks / blocks, 1, panels);
-      for (std::int64_t s = 0; s < slices; ++s) {
-        const std::int64_t k0 = s * depth;
-        const std::int64_t deep = std::min(depth, k - k0);
-        parallel_for(panels, [&](std::int64_t p) {
-          pack_panel(b.block(k0, j0 + p * kWidth), deep, std::min(kWidth, wide - p * kWidth),
-                     packed + p * deep * kWidth);
-        });
-        parallel_for(blocks * shares, [&](std::int64_t task) {
-          const std::int64_t r0 = task / shares * height;
-          const std::int64_t count = std::min(height, rows - r0);
-          const std::int64_t share = task % shares;
-          const Rows left = read_rows(a.block(i0 + r0, k0), count, deep);
-          const std::int64_t end = (share + 1) * panels / shares;
-          for (std::int64_t p = share * panels / shares; p < end; ++p) {
-            const std::int64_t first = p * kWidth;
-            const float* const panel = packed + p * deep * kWidth;
-            float* const out = direct ? reinterpret_cast<float*>(c.at(i0 + r0, j0 + first))
-                                      : results.get() + r0 * wide + first;
-            panel_product(left, count, deep, panel, p + 1 < end ? panel + deep * kWidth : nullptr,
-                          std::min(kWidth, wide - first),
-                          s == 0 && start ? start.get() + first : nullptr,
-                          s > 0 || (accumulate && direct), out, direct ? c.row : wide);
-          }
-        });
-      }
-      if (direct) continue;
-      parallel_chunks(rows, wide, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t r = begin; r < end; ++r) {
-          float* const row = results.get() + r * wide;
-          const Matrix to = c.block(i0 + r, j0);
-          if (accumulate) {
-            float* const old = scratch<Use::kRows>(wide);
-            load(to.data, to.dtype, to.column, wide, old);
-            for (std::int64_t j = 0; j < wide; ++j) row[j] += old[j];
-          }
-          store(row, wide, to.data, to.dtype, to.column);
-        }
+  std::int64_t tall = m;
+  if (!runs_on(a)) tall = std::min(tall, kMostPacked / depth);
+  if (!direct) tall = std::min(tall, std::max(kHeight, kMostResults / n));
+  tall = std::min(m, round_up(tall, kHeight));
+  const Floats results = direct ? nullptr : floats(tall * n);
+  Floats start;  // of whole registers
+  if (bias != nullptr) {
+    start = floats(panels * kWidth);
+    std::copy_n(bias, n, start.get());
+    std::fill(start.get() + n, start.get() + panels * kWidth, 0.0f);
+  }
+  for (std::int64_t i0 = 0; i0 < m; i0 += tall) {
+    const std::int64_t rows = std::min(tall, m - i0);
+    const Tasks tasks = share_out(rows, panels);
+    const std::int64_t height = round_up(ceil_div(rows, tasks.shares), kHeight);
+    float* const out = direct ? reinterpret_cast<float*>(c.at(i0, 0)) : results.get();
+    const std::int64_t out_row = direct ? c.row : n;
+    for (std::int64_t k0 = 0; k0 < k; k0 += depth) {
+      const std::int64_t deep = std::min(depth, k - k0);
+      const bool first = k0 == 0;
+      const Rows left = read_rows(a.block(i0, k0), rows, deep);
+      const std::int64_t count = tasks.groups * tasks.shares;
+      for_each_tile(count, thread_count(), [&](std::int64_t task) {
+        const std::int64_t group = task % tasks.groups;
+        const std::int64_t p0 = group * panels / tasks.groups;
+        const std::int64_t p1 = (group + 1) * panels / tasks.groups;
+        const auto columns = [&](std::int64_t p) { return std::min(kWidth, n - p * kWidth); };
+        float* const packed = scratch<Use::kPanels>((p1 - p0) * deep * kWidth);
+        const auto panel = [&](std::int64_t p) { return packed + (p - p0) * deep * kWidth; };
+        for (std::int64_t p = p0; p < p1; ++p)
+          pack_panel(b.block(k0, p * kWidth), deep, columns(p), panel(p));
+        const std::int64_t begin = task / tasks.groups * height;
+        const std::int64_t end = std::min(begin + height, rows);
+        for (std::int64_t r = begin; r < end; r += kHeight)
+          for (std::int64_t p = p0; p < p1; ++p)
+            small_product(left, r, std::min(kHeight, end - r), deep, panel(p), columns(p),
+                          first && start ? start.get() + p * kWidth : nullptr,
+                          !first || (accumulate && direct), out + r * out_row + p * kWidth,
+                          out_row);
       });
     }
+    if (direct) continue;
+    parallel_chunks(rows, n, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        float* const row = results.get() + r * n;
+        const Matrix to = c.block(i0 + r, 0);
+        if (accumulate) {
+          float* const old = scratch<Use::kPanels>(n);
+          load(to.data, to.dtype, to.column, n, old);
+          for (std::int64_t j = 0; j < n; ++j) row[j] += old[j];
+        }
+        store(row, n, to.data, to.dtype, to.column);
+      }
+    });
   }
 }
 

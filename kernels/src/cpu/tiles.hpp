@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/core/denormals.hpp>
+
 #include "launch.hpp"
 
 namespace tessera::kernels::cpu {
@@ -13,12 +15,16 @@ inline int tile_threads(std::int64_t count, double work) {
   return static_cast<int>(std::clamp<std::int64_t>(count, 1, thread_count()));
 }
 
-/// Calls f(tile) for every tile of [0, count), each once, in any order.
+/// Calls f(tile) for every tile of [0, count), each once, in any order; denormals are zeros to it.
 template <class F>
 void for_each_tile(std::int64_t count, int threads, const F& f) {
-  if (threads > 1) return parallel_for(count, f);
-  for (std::int64_t i = 0; i < count; ++i) {
+  const auto tile = [&](std::int64_t i) {
+    const Denormals flushed(true);
     f(i);
+  };
+  if (threads > 1) return parallel_for(count, tile);
+  for (std::int64_t i = 0; i < count; ++i) {
+    tile(i);
     if (i + 1 < count) poll_progress();
   }
 }
