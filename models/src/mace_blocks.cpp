@@ -55,19 +55,28 @@ MaceRadial::MaceRadial(const MaceOptions& o, const Mesh& mesh, DType dtype) {
   }
 }
 
+// The constant of each silu goes into the next weights: values of edges are kept for backward.
 Tensor MaceRadial::forward(const Tensor& x) const {
   Tensor y = x;
-  for (const nn::Parameter& w : weights)
-    y = scaled_silu(tessera::linear(y, w() / root(w.shape()[1])));
+  double scale = 1.0;
+  for (const nn::Parameter& w : weights) {
+    y = silu(tessera::linear(y, w() * (scale / root(w.shape()[1]))));
+    scale = kSiluScale;
+  }
   return y;
 }
 
 Tensor MaceRadial::forward_fp64(const Tensor& x) const {
   Tensor y = x;
-  for (const nn::Parameter& w : weights)
-    y = scaled_silu(tessera::linear(y, cast(w(), DType::kFloat64) / root(w.shape()[1])));
+  double scale = 1.0;
+  for (const nn::Parameter& w : weights) {
+    y = silu(tessera::linear(y, cast(w(), DType::kFloat64) * (scale / root(w.shape()[1]))));
+    scale = kSiluScale;
+  }
   return y;
 }
+
+double MaceRadial::scale() const { return weights.empty() ? 1.0 : kSiluScale; }
 
 std::string MaceRadial::describe() const {
   std::string sizes = weights.empty() ? "" : str(weights[0].shape()[1]);
@@ -135,7 +144,8 @@ Tensor MaceInteraction::radial_table() const {
       radial.weights.empty() ? path_weights.shape()[0] : radial.weights[0].shape()[1];
   const Tensor x = bessel(knots_, basis, r_max_) *
                    reshape(polynomial_envelope(knots_ / r_max_, cutoff_power_), {points, 1});
-  const Tensor weight = cast(path_weights(), DType::kFloat64) / root(path_weights.shape()[0]);
+  const Tensor weight =
+      cast(path_weights(), DType::kFloat64) * (radial.scale() / root(path_weights.shape()[0]));
   const Tensor values = matmul(radial.forward_fp64(x), weight);
   const Tensor table = matmul(stencil_, reshape(values, {points / 5, 5, columns}));
   return cast(reshape(table, {2 * points / 5, columns}), path_weights().dtype());
@@ -163,7 +173,8 @@ Tensor MaceInteraction::messages(const Rows& rows,
   const std::int64_t hidden = path_weights.shape()[0];
   const bool tables = edges.spline.defined();
   const Tensor functions = tables ? edges.spline : radial(edges.radial);
-  const Tensor coefficients = tables ? radial_table() : path_weights() / root(hidden);
+  const Tensor coefficients =
+      tables ? radial_table() : path_weights() * (radial.scale() / root(hidden));
   const Tensor summed =
       equivariant_convolution(rows, edges.harmonics, functions, coefficients, graph.senders,
                               graph.receivers, paths_, graph.nodes(), edges.interval);

@@ -71,7 +71,7 @@ class MaceEmbedding : public nn::Module {
 };
 
 /// The hidden layers of the network from radial basis to path weights: [E, radial_basis] -> [E, H],
-/// without biases, silu of unit second moment.
+/// without biases, silu of unit second moment (but for the factor `scale()` of the last one).
 class MaceRadial : public nn::Layer {
  public:
   MaceRadial(const MaceOptions& options, const Mesh& mesh, DType dtype);
@@ -79,6 +79,8 @@ class MaceRadial : public nn::Layer {
   Tensor forward(const Tensor& x) const override;
   /// The same in fp64 on x in fp64.
   Tensor forward_fp64(const Tensor& x) const;
+  /// What the result is to be multiplied by; in the weights that it meets, to save a pass.
+  double scale() const;
   std::string describe() const override;
 
   std::vector<nn::Parameter> weights;  ///< [out, in]
