@@ -2,9 +2,44 @@
 
 #include <filesystem>
 #include <fstream>
+#include <tessera/models/atomistic/empirical.hpp>
+#include <tessera/models/atomistic/mace_potential.hpp>
+#include <tessera/models/mace_file.hpp>
+#include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/extxyz.hpp>
 
+#include "potential.hpp"
+
 namespace tessera::app {
+
+std::shared_ptr<const atomistic::Potential> load_potential(const PotentialChoice& choice,
+                                                           const Mesh& mesh) {
+  const io::Collective ranks = nn::collective(mesh);
+  std::shared_ptr<const atomistic::Potential> empirical;
+  PotentialFile file;
+  ranks.together([&] {
+    const std::string& name = choice.name;
+    const bool parameters = name.rfind("vashishta:", 0) == 0;
+    const bool path = name.find('/') != std::string::npos || name.ends_with(".safetensors");
+    if (!parameters && (path || std::filesystem::is_directory(name))) {
+      file = PotentialFile(choice.name);
+      return;
+    }
+    empirical = atomistic::make_potential(choice.name);
+    if (!choice.dtype.empty() || choice.radial_intervals >= 0) {
+      throw UsageError(str("potential: ", choice.name,
+                           " is no network (precision and radial intervals are of networks). Leave "
+                           "--default-dtype and --radial-intervals out."));
+    }
+  });
+  if (empirical) return empirical;
+  if (choice.radial_intervals >= 0) file.options.radial_intervals = choice.radial_intervals;
+  const DType dtype = choice.dtype.empty()        ? file.dtype
+                      : choice.dtype == "float32" ? DType::kFloat32
+                                                  : DType::kFloat64;
+  return std::make_shared<atomistic::MacePotential>(std::make_shared<const models::Mace>(
+      models::load_mace(file.path, file.options, mesh, dtype)));
+}
 
 nn::Structure read_frame(const std::string& path, std::int64_t index) {
   io::ExtxyzReader reader(path);

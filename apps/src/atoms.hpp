@@ -10,9 +10,21 @@ namespace tessera::app {
 
 /// Help of the argument POTENTIAL.
 inline constexpr const char* kPotentialHelp =
-    "vashishta (SiO2), vashishta:FILE (parameters in the format of LAMMPS), stillinger-weber (Si) "
-    "or "
+    "The directory of a run of train mace, its model or a converted one (.safetensors); or "
+    "vashishta (SiO2), vashishta:FILE (parameters in the format of LAMMPS), stillinger-weber (Si), "
     "lennard-jones (Ar).";
+
+/// The argument POTENTIAL, and how a learned one is used.
+struct PotentialChoice {
+  std::string name;
+  std::string dtype = {};              ///< float64 or float32; empty: that of its file
+  std::int64_t radial_intervals = -1;  ///< below 0: as in its training
+};
+
+/// Every process must call. Throws UsageError for names and choices that do not fit, and what
+/// reading its files throws.
+std::shared_ptr<const atomistic::Potential> load_potential(const PotentialChoice& choice,
+                                                           const Mesh& mesh);
 
 /// Help of --mesh of commands on atoms.
 inline constexpr const char* kAtomsMeshHelp =
@@ -30,7 +42,7 @@ void keep_frames(const std::string& path, std::int64_t step);
 /// How a run is made and what it leaves: DIR/thermo.jsonl, thermo.txt, trajectory.xyz,
 /// state.safetensors, final.xyz.
 struct MdOptions {
-  std::string potential;
+  PotentialChoice potential;
   std::string start;
   std::int64_t frame = -1;
   std::string out;
@@ -51,7 +63,7 @@ int run_md(const MdOptions& options);
 
 /// How a structure is relaxed; `out` becomes an extended XYZ file.
 struct RelaxCommand {
-  std::string potential;
+  PotentialChoice potential;
   std::string start;
   std::int64_t frame = -1;
   std::string out;
@@ -67,7 +79,7 @@ struct SilicaOptions {
   std::string out;
   std::string picture;  ///< of g(r); none: not drawn
   std::string mesh;
-  std::string potential = "vashishta";
+  PotentialChoice potential = {.name = "vashishta"};
   std::string kind = "quartz";  ///< quartz, amorphous, both
   std::string cells = "2,2,2";
   std::int64_t frames = 100;

@@ -5,13 +5,34 @@
 
 namespace tessera::app {
 
+namespace {
+
+void add_potential(CLI::App& command, PotentialChoice& choice, bool option) {
+  if (option) {
+    command.add_option("--potential", choice.name, kPotentialHelp)->capture_default_str();
+  } else {
+    command.add_option("potential", choice.name, kPotentialHelp)->required();
+  }
+  command
+      .add_option("--default-dtype,--default_dtype", choice.dtype,
+                  "Element type of a learned potential: float64 or float32; default: of its file.")
+      ->check(CLI::IsMember({"float64", "float32"}));
+  command
+      .add_option("--radial-intervals,--radial_intervals", choice.radial_intervals,
+                  "Learned: radial networks run on so many intervals, edges read splines; 256: "
+                  "forces change by 1e-5 of their size; 0: on every edge; default: as trained.")
+      ->check(CLI::NonNegativeNumber);
+}
+
+}  // namespace
+
 void add_md(CLI::App& program, Command& chosen) {
   CLI::App* const command = program.add_subcommand(
       "md",
       "Molecular dynamics of atoms, the box cut over the processes. Units: eV, A, fs, K, GPa.");
   const auto o = std::make_shared<MdOptions>();
   atomistic::DynamicsOptions& d = o->dynamics;
-  command->add_option("potential", o->potential, kPotentialHelp)->required();
+  add_potential(*command, o->potential, false);
   command->add_option("start", o->start,
                       "Extended XYZ file; velocities from its column `vel` (A/fs), else drawn.");
   command
@@ -60,7 +81,7 @@ void add_relax(CLI::App& program, Command& chosen) {
   CLI::App* const command = program.add_subcommand(
       "relax", "Move atoms (and the box) until forces are small. Exit code 1: not converged.");
   const auto o = std::make_shared<RelaxCommand>();
-  command->add_option("potential", o->potential, kPotentialHelp)->required();
+  add_potential(*command, o->potential, false);
   command->add_option("start", o->start, "Extended XYZ file.")->required();
   command->add_option("--out", o->out, "Extended XYZ file to write.")->required();
   command->add_option("--frame", o->frame, "Which structure of the file, from 0; -1: the last.")
@@ -85,7 +106,7 @@ void add_generate_sio2(CLI::App& generate, Command& chosen) {
   command->add_option("--picture", o->picture,
                       "PNG file for the radial distributions (of the glass where both kinds).");
   command->add_option("--mesh", o->mesh, kAtomsMeshHelp);
-  command->add_option("--potential", o->potential, kPotentialHelp)->capture_default_str();
+  add_potential(*command, o->potential, true);
   command->add_option("--kind", o->kind, "quartz, amorphous or both.")->capture_default_str();
   command->add_option("--cells", o->cells, "Cells of quartz along a, b, c (9 atoms each).")
       ->capture_default_str();

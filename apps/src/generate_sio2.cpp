@@ -3,7 +3,6 @@
 #include <charconv>
 #include <iostream>
 #include <optional>
-#include <tessera/models/atomistic/empirical.hpp>
 #include <tessera/models/atomistic/silica.hpp>
 #include <tessera/models/atomistic/silica_order.hpp>
 #include <tessera/nn/checkpoint.hpp>
@@ -58,7 +57,7 @@ int run_generate_sio2(const SilicaOptions& o) {
   const std::array<std::int64_t, 3> cells = parse_cells(o.cells);
   const Mesh mesh = parse_mesh(o.mesh);
   const io::Collective ranks = nn::collective(mesh);
-  const auto potential = atomistic::make_potential(o.potential);
+  const auto potential = load_potential(o.potential, mesh);
   std::optional<io::ExtxyzWriter> writer;
   ranks.together([&] {
     if (ranks.rank == 0) writer.emplace(o.out);

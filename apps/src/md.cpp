@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
-#include <tessera/models/atomistic/empirical.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/extxyz.hpp>
 #include <tessera/nn/io/jsonl.hpp>
@@ -121,7 +120,7 @@ int run_md(const MdOptions& options) {
   check(options);
   const Mesh mesh = parse_mesh(options.mesh);
   const io::Collective ranks = nn::collective(mesh);
-  const auto potential = atomistic::make_potential(options.potential);
+  const auto potential = load_potential(options.potential, mesh);
   atomistic::DynamicsOptions dynamics = options.dynamics;
   dynamics.ensemble = atomistic::ensemble_of(options.ensemble);
   dynamics.cutting = cutting_of(options.cutting);
@@ -182,7 +181,7 @@ int run_md(const MdOptions& options) {
 int run_relax(const RelaxCommand& options) {
   const Mesh mesh = parse_mesh(options.mesh);
   const io::Collective ranks = nn::collective(mesh);
-  const auto potential = atomistic::make_potential(options.potential);
+  const auto potential = load_potential(options.potential, mesh);
   const nn::Structure start = read_frame(options.start, options.frame);
   if (ranks.rank == 0) fmt::print("#   step      energy/eV  force/(eV/A)  stress/(eV/A^3)\n");
   const std::int64_t shown = std::max<std::int64_t>(1, options.relax.steps / 100);

@@ -39,7 +39,13 @@ AtomsScore score_atoms(const models::Mace& model,
                        const nn::AtomLossOptions* loss,
                        bool keep);
 
-/// One line per set: errors of energies in meV/atom and forces in meV/A, of stress where there is.
+/// Throws DataError with the line of the first structure with an atom of another element.
+void check_elements(const std::vector<nn::Structure>& structures,
+                    const std::string& file,
+                    const std::vector<std::int64_t>& elements);
+
+/// One line per set: errors of energies in meV/atom and forces in meV/A, of stress in
+/// meV/A^3; - where there are no labels.
 struct NamedScore {
   std::string name;
   nn::AtomErrors errors;
@@ -49,12 +55,27 @@ void print_errors(const std::vector<NamedScore>& scores);
 /// How `tessera evaluate` treats a run of `train mace`.
 struct EvaluateAtomsOptions {
   std::string mesh;
-  std::string run;
+  std::string run;      ///< directory, or the model's file
   std::string configs;  ///< extended XYZ; empty: the test file of the run, else the validation file
-  std::string output;   ///< extended XYZ with predictions; empty: RUN/predictions.xyz
+  /// Extended XYZ with predictions; empty: RUN/predictions.xyz, beside a file FILE.predictions.xyz.
+  std::string output;
   std::int64_t batch_size = 10;
 };
-/// Whether the run's model is a potential.
+
+/// A learned potential: that of the run in a directory, or a file.
+struct PotentialFile {
+  PotentialFile() = default;
+  /// Throws IoError, and DataError when it is no potential.
+  explicit PotentialFile(const std::string& run);
+
+  std::string path;
+  models::MaceOptions options;
+  DType dtype = DType::kFloat64;  ///< of its weights
+};
+
+/// The model's file of a run, given as its directory or as that file itself.
+std::string model_file(const std::string& run);
+/// Whether the model is a potential.
 bool is_atoms_run(const std::string& run);
 int evaluate_atoms(const EvaluateAtomsOptions& options);
 

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/models/mace_file.hpp>
@@ -127,34 +129,69 @@ AtomsScore score_atoms(const models::Mace& model,
   return score;
 }
 
+void check_elements(const std::vector<nn::Structure>& structures,
+                    const std::string& file,
+                    const std::vector<std::int64_t>& elements) {
+  const auto names = [&] {
+    std::string list;
+    for (const std::int64_t z : elements)
+      list += (list.empty() ? "" : ", ") + std::string(nn::element_symbol(static_cast<int>(z)));
+    return list;
+  };
+  for (const nn::Structure& s : structures) {
+    for (std::size_t i = 0; i < s.species.size(); ++i) {
+      if (std::binary_search(elements.begin(), elements.end(), s.species[i])) continue;
+      throw DataError(str("potential: ", file, ":", s.line, ": atom ", i + 1, " is of ",
+                          nn::element_symbol(s.species[i]), ", which the model does not know (it ",
+                          "knows ", names(),
+                          "). Leave the structure out, or train with such atoms."));
+    }
+  }
+}
+
 void print_errors(const std::vector<NamedScore>& scores) {
   fmt::print("\n  {:<24} {:>22} {:>18} {:>24}\n", "set", "RMSE E / meV / atom", "RMSE F / meV / A",
              "RMSE stress / meV / A^3");
   for (const NamedScore& s : scores) {
-    fmt::print("  {:<24} {:>22.2f} {:>18.2f} {:>24.3f}\n", s.name,
-               1e3 * s.errors.energy_per_atom().rmse, 1e3 * s.errors.forces().rmse,
-               1e3 * s.errors.stress().rmse);
+    // Not a number: no structure has such a label.
+    const auto text = [](double rmse, int digits) {
+      return std::isnan(rmse) ? "-" : fmt::format("{:.{}f}", 1e3 * rmse, digits);
+    };
+    fmt::print("  {:<24} {:>22} {:>18} {:>24}\n", s.name, text(s.errors.energy_per_atom().rmse, 2),
+               text(s.errors.forces().rmse, 2), text(s.errors.stress().rmse, 3));
   }
   std::fflush(stdout);
 }
 
+std::string model_file(const std::string& run) {
+  return run.ends_with(".safetensors") || std::filesystem::is_regular_file(run)
+             ? run
+             : RunFiles{run}.weights();
+}
+
+PotentialFile::PotentialFile(const std::string& run)
+    : path(model_file(run)), options(models::read_mace_options(path)) {
+  dtype = io::SafetensorsReader(path).entry("embedding.weight").dtype;
+}
+
 bool is_atoms_run(const std::string& run) {
-  const io::Metadata metadata = io::SafetensorsReader(RunFiles{run}.weights()).metadata();
+  const io::Metadata metadata = io::SafetensorsReader(model_file(run)).metadata();
   const auto kind = metadata.find("tessera.model");
   return kind != metadata.end() && kind->second == "mace";
 }
 
 int evaluate_atoms(const EvaluateAtomsOptions& options) {
-  const RunFiles files{options.run};
   const Mesh mesh = parse_atoms_mesh(options.mesh);
   const io::Collective ranks = nn::collective(mesh);
   AtomsSettings settings;
   std::vector<nn::Structure> structures;
   std::string name = options.configs;
+  PotentialFile file;
   ranks.together([&] {
+    file = PotentialFile(options.run);
     io::Settings all;
     settings.declare(all);
-    all.load(files.config());
+    if (file.path != options.run) all.load(RunFiles{options.run}.config());
     if (name.empty()) name = settings.test_file.empty() ? settings.valid_file : settings.test_file;
     if (name.empty()) {
       throw UsageError(str("evaluate: ", options.run,
@@ -162,16 +199,18 @@ int evaluate_atoms(const EvaluateAtomsOptions& options) {
                            "--configs."));
     }
     structures = io::read_extxyz(name, settings.keys);
+    check_elements(structures, name, file.options.elements);
   });
-  const models::Mace model = models::load_mace(files.weights(), mesh, settings.dtype());
+  const models::Mace model = models::load_mace(file.path, file.options, mesh, file.dtype);
   AtomsScore score = score_atoms(model, structures, mesh, options.batch_size, nullptr, true);
   ranks.together([&] {
     if (mesh.rank() != 0) return;
-    io::write_extxyz(options.output.empty() ? options.run + "/predictions.xyz" : options.output,
+    const std::string beside = options.run + (file.path == options.run ? "." : "/");
+    io::write_extxyz(options.output.empty() ? beside + "predictions.xyz" : options.output,
                      score.predicted);
-    draw_forces(options.run + "/forces.png", score.predicted);
+    draw_forces(beside + "forces.png", score.predicted);
     const nn::AtomErrors& e = score.errors;
-    io::write_json(files.evaluation(),
+    io::write_json(beside + "evaluation.json",
                    {{"configs", name},
                     {"structures", static_cast<std::int64_t>(structures.size())},
                     {"energy.rmse_meV_per_atom", 1e3 * e.energy_per_atom().rmse},

@@ -93,6 +93,10 @@ MaceOptions read_mace_options(const std::string& path) {
 Mace load_mace(const std::string& path, const Mesh& mesh, DType dtype) {
   MaceOptions options;
   nn::collective(mesh).together([&] { options = read_mace_options(path); });
+  return load_mace(path, options, mesh, dtype);
+}
+
+Mace load_mace(const std::string& path, const MaceOptions& options, const Mesh& mesh, DType dtype) {
   Mace model(options, mesh, dtype);
   nn::load_weights(path, model);
   model.eval();

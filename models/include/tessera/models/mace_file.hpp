@@ -16,5 +16,11 @@ MaceOptions read_mace_options(const std::string& path);
 /// The model with its weights, converted to `dtype`, replicated on `mesh`. Throws DataError. Every
 /// rank must call.
 Mace load_mace(const std::string& path, const Mesh& mesh, DType dtype = DType::kFloat64);
+/// The same with options that differ from those of the file in what has no weights:
+/// `radial_intervals`, say.
+Mace load_mace(const std::string& path,
+               const MaceOptions& options,
+               const Mesh& mesh,
+               DType dtype = DType::kFloat64);
 
 }  // namespace tessera::models
