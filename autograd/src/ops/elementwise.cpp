@@ -331,7 +331,12 @@ const OpDef& unary_op(UnaryKind kind) {
   return ops[static_cast<std::size_t>(kind)];
 }
 
-/// g f^(order)(x)
+Tensor mul_unary_recompute(const VjpContext& context) {
+  return mul_unary(context.input(0), context.input(1), context.as<UnaryArgs>(),
+                   context.dynamic_as<UnaryScalars>());
+}
+
+/// g f^(order)(x); computed again where it is part of a gradient that is differentiated.
 const OpDef mul_unary_op = {
     .name = "unary_grad",
     .infer = infer_unary,
@@ -358,6 +363,7 @@ const OpDef mul_unary_op = {
                                      {args.kind, args.order + 1}, scalars));
           }
         },
+    .recompute = mul_unary_recompute,
     .saved_inputs = 0b11};
 
 Tensor mul_unary(const Tensor& g, const Tensor& x, UnaryArgs args, UnaryScalars scalars) {
