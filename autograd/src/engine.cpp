@@ -5,9 +5,21 @@
 #include <unordered_set>
 
 #include "segment.hpp"
+#include "summed.hpp"
 #include "tape.hpp"
 
 namespace tessera {
+
+Tensor summed(Tensor a, Tensor b) {
+  if (!grad_enabled() && a.layout() == b.layout() && a.dtype() == b.dtype()) {
+    for (const Tensor* to : {&a, &b}) {
+      if (!to->is_unshared() || to->local().empty() || !to->local().is_dense()) continue;
+      kernels::binary(kernels::BinaryKind::kAdd, a.local(), b.local(), to->mutable_local());
+      return *to;
+    }
+  }
+  return tessera::add(a, b);
+}
 
 namespace {
 
@@ -187,18 +199,6 @@ class Walk {
     for (int d = 0; d < layout.dims(); ++d)
       if (layout.is_split(d) && !(layout.split(d) == dual.split(d))) return false;
     return true;
-  }
-
-  /// a + b, in the memory of one of them where nobody else can see it.
-  static Tensor summed(Tensor a, Tensor b) {
-    if (!grad_enabled() && a.layout() == b.layout() && a.dtype() == b.dtype()) {
-      for (const Tensor* to : {&a, &b}) {
-        if (!to->is_unshared() || to->local().empty() || !to->local().is_dense()) continue;
-        kernels::binary(kernels::BinaryKind::kAdd, a.local(), b.local(), to->mutable_local());
-        return *to;
-      }
-    }
-    return tessera::add(a, b);
   }
 
   void add(const Ref<Node>& node, int output, Tensor gradient) {

@@ -4,12 +4,12 @@
 
 #include <array>
 #include <tessera/autograd/op.hpp>
-#include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/equivariant.hpp>
 #include <tessera/kernels/equivariant.hpp>
 
 #include "broadcast.hpp"
 #include "ghosts_in_flight.hpp"
+#include "summed.hpp"
 
 namespace tessera {
 
@@ -192,14 +192,14 @@ void vjp(VjpContext& context) {
       like = context.input_layout(last).dual();
     }
     const auto& a = arguments;
-    const Outputs results =
+    Outputs results =
         call(convolution_op,
              {a[kG], a[kU], a[kY], a[kH], a[kW], a[kSenders], a[kReceivers], a[kFirstRow]}, next,
              NoArgs{}, like);
     for (int i = 0, j = 0; i < kSlots; ++i) {
       if (!wants(next, i)) continue;
       Tensor& sum = total[static_cast<std::size_t>(i)];
-      sum = sum.defined() ? sum + results[j] : results[j];
+      sum = sum.defined() ? summed(std::move(sum), std::move(results[j])) : std::move(results[j]);
       ++j;
     }
   }
