@@ -210,15 +210,17 @@ int evaluate_atoms(const EvaluateAtomsOptions& options) {
                      score.predicted);
     draw_forces(beside + "forces.png", score.predicted);
     const nn::AtomErrors& e = score.errors;
-    io::write_json(beside + "evaluation.json",
-                   {{"configs", name},
-                    {"structures", static_cast<std::int64_t>(structures.size())},
-                    {"energy.rmse_meV_per_atom", 1e3 * e.energy_per_atom().rmse},
-                    {"energy.mae_meV_per_atom", 1e3 * e.energy_per_atom().mae},
-                    {"forces.rmse_meV_per_A", 1e3 * e.forces().rmse},
-                    {"forces.mae_meV_per_A", 1e3 * e.forces().mae},
-                    {"stress.rmse_meV_per_A3", 1e3 * e.stress().rmse},
-                    {"stress.mae_meV_per_A3", 1e3 * e.stress().mae}});
+    std::vector<std::pair<std::string, io::JsonValue>> fields = {
+        {"configs", name}, {"structures", static_cast<std::int64_t>(structures.size())}};
+    const auto add = [&](const char* label, const char* unit, const nn::AtomErrors::Error& error) {
+      if (std::isnan(error.rmse)) return;  // no structure has such a label
+      fields.emplace_back(str(label, ".rmse_", unit), 1e3 * error.rmse);
+      fields.emplace_back(str(label, ".mae_", unit), 1e3 * error.mae);
+    };
+    add("energy", "meV_per_atom", e.energy_per_atom());
+    add("forces", "meV_per_A", e.forces());
+    add("stress", "meV_per_A3", e.stress());
+    io::write_json(beside + "evaluation.json", fields);
     print_errors({{name.substr(name.find_last_of('/') + 1), e}});
   });
   return 0;
