@@ -124,6 +124,11 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
     if (first) open_run(files, options.resume);
     sets = read_sets(settings);
     model_options = settings.model_options(sets.all);
+    check_elements(sets.train, settings.train_file, model_options.elements);
+    check_elements(sets.valid,
+                   settings.valid_file.empty() ? settings.train_file : settings.valid_file,
+                   model_options.elements);
+    check_elements(sets.test, settings.test_file, model_options.elements);
   });
 
   models::Mace model(model_options, mesh, settings.dtype());

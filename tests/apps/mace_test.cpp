@@ -120,6 +120,14 @@ TEST_CASE("a potential trains alike on any mesh, resumes and is evaluated") {
   INFO(tuned.output);
   REQUIRE(tuned.code == 0);
   CHECK(tuned.says("2 layers of 8 channels"));
+  std::vector<nn::Structure> salty = waters();
+  salty[3].species[0] = 17;
+  io::write_extxyz(folder / "salty.xyz", salty);
+  const Outcome other_element =
+      program(folder, "train mace --train-file " + folder / "salty.xyz" + " --foundation-model " +
+                          folder / "one/model.safetensors" + " --out " + folder / "salt");
+  CHECK(other_element.code == 65);
+  CHECK(other_element.says("is of Cl, which the model does not know"));
   REQUIRE(
       program(folder, "evaluate " + folder / "tuned" + " --output " + folder / "again.xyz").code ==
       0);
