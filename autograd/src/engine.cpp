@@ -1,4 +1,5 @@
 #include <map>
+#include <tessera/autograd/grad_once.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <unordered_map>
@@ -335,32 +336,11 @@ std::unordered_set<const Node*> nodes_between(const std::vector<Tensor>& roots,
 
 Tensor ones_like(const Tensor& x) { return Tensor::full(x.layout().dual(), 1.0, x.dtype()); }
 
-}  // namespace
-
-void backward(const Tensor& loss, const BackwardOptions& options) {
-  if (loss.numel() != 1) {
-    throw ShapeError(str("backward: the loss ", loss.str(), " has ", loss.numel(),
-                         " elements. Reduce it to one."));
-  }
-  if (!requires_grad(loss)) {
-    throw UsageError(
-        "backward: the loss does not depend on any tensor that requires a gradient. Call "
-        "require_grad on the "
-        "parameters, and compute the loss outside of NoGrad.");
-  }
-  const NoGrad guard;
-  const PhaseScope phase(Phase::kBackward);
-  Walk walk(false, !options.retain_graph, options.reduce);
-  walk.count_leaf_uses(loss);
-  walk.seed(loss, ones_like(loss));
-  walk.run();
-  if (options.reduce) start_reductions();
-}
-
-std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
-                         const std::vector<Tensor>& inputs,
-                         const GradOptions& options,
-                         const std::vector<Tensor>& grad_outputs) {
+std::vector<Tensor> gradients(const std::vector<Tensor>& outputs,
+                              const std::vector<Tensor>& inputs,
+                              const GradOptions& options,
+                              const std::vector<Tensor>& grad_outputs,
+                              bool release) {
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size()) {
     throw UsageError(str("grad: ", outputs.size(), " outputs but ", grad_outputs.size(),
                          " grad_outputs. Give one for each."));
@@ -388,7 +368,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
   }
 
   const PhaseScope phase(Phase::kBackward);
-  Walk walk(options.create_graph, false, false);
+  Walk walk(options.create_graph, release, false);
   for (const Tensor& input : inputs) walk.capture(input);
   walk.limit_to(nodes_between(outputs, inputs));
   {
@@ -407,6 +387,41 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
     }
   }
   return results;
+}
+
+}  // namespace
+
+void backward(const Tensor& loss, const BackwardOptions& options) {
+  if (loss.numel() != 1) {
+    throw ShapeError(str("backward: the loss ", loss.str(), " has ", loss.numel(),
+                         " elements. Reduce it to one."));
+  }
+  if (!requires_grad(loss)) {
+    throw UsageError(
+        "backward: the loss does not depend on any tensor that requires a gradient. Call "
+        "require_grad on the "
+        "parameters, and compute the loss outside of NoGrad.");
+  }
+  const NoGrad guard;
+  const PhaseScope phase(Phase::kBackward);
+  Walk walk(false, !options.retain_graph, options.reduce);
+  walk.count_leaf_uses(loss);
+  walk.seed(loss, ones_like(loss));
+  walk.run();
+  if (options.reduce) start_reductions();
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
+                         const std::vector<Tensor>& inputs,
+                         const GradOptions& options,
+                         const std::vector<Tensor>& grad_outputs) {
+  return gradients(outputs, inputs, options, grad_outputs, false);
+}
+
+std::vector<Tensor> grad_once(const std::vector<Tensor>& outputs,
+                              const std::vector<Tensor>& inputs,
+                              const std::vector<Tensor>& grad_outputs) {
+  return gradients(outputs, inputs, {}, grad_outputs, true);
 }
 
 }  // namespace tessera

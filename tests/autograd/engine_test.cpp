@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/grad_once.hpp>
 #include <tessera/autograd/op.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
@@ -184,6 +185,11 @@ TEST_CASE("a graph is used once unless it is kept") {
   check_equal("grad keeps the graph", grad({other}, {x})[0],
               map(v, [](double a) { return 2.0 * a; }));
   check_equal("and again", grad({other}, {x})[0], map(v, [](double a) { return 2.0 * a; }));
+  const Tensor w = leaf(v, rows({4}));
+  const Tensor third = sum(x * x * w);
+  check_equal("once", grad_once({third}, {x})[0], map(v, [](double a) { return 2.0 * a * a; }));
+  CHECK_THROWS_AS(grad_once({third}, {x}), UsageError);
+  CHECK_FALSE(gradient(w).defined());
 }
 
 TEST_CASE("derivatives of any order") {
