@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/grad_once.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/gather.hpp>
 #include <tessera/autograd/ops/hermite.hpp>
@@ -233,7 +234,8 @@ MaceResult Mace::compute(const nn::Graph& graph,
   }
   if (!derivatives) return result;
 
-  const Tensor g = grad({total}, {v}, {.create_graph = outputs.create_graph})[0];
+  const Tensor g = outputs.create_graph ? grad({total}, {v}, {.create_graph = true})[0]
+                                        : grad_once({total}, {v})[0];
   if (!outputs.create_graph) {
     result.interaction = result.interaction.detach();
     result.node_energy = result.node_energy.detach();

@@ -138,17 +138,17 @@ MaceInteraction::MaceInteraction(const MaceOptions& o, int layer, const Mesh& me
 }
 
 Tensor MaceInteraction::radial_table() const {
-  const std::int64_t columns = path_weights.shape()[1];
   const std::int64_t points = knots_.shape()[0];
   const std::int64_t basis =
       radial.weights.empty() ? path_weights.shape()[0] : radial.weights[0].shape()[1];
   const Tensor x = bessel(knots_, basis, r_max_) *
                    reshape(polynomial_envelope(knots_ / r_max_, cutoff_power_), {points, 1});
-  const Tensor weight =
-      cast(path_weights(), DType::kFloat64) * (radial.scale() / root(path_weights.shape()[0]));
-  const Tensor values = matmul(radial.forward_fp64(x), weight);
-  const Tensor table = matmul(stencil_, reshape(values, {points / 5, 5, columns}));
-  return cast(reshape(table, {2 * points / 5, columns}), path_weights().dtype());
+  // The last layer is linear, so differences are taken before it, where rows are short.
+  const std::int64_t hidden = path_weights.shape()[0];
+  const Tensor values = reshape(radial.forward_fp64(x), {points / 5, 5, hidden});
+  const Tensor knots = reshape(matmul(stencil_, values), {2 * points / 5, hidden});
+  const Tensor weight = cast(path_weights(), DType::kFloat64) * (radial.scale() / root(hidden));
+  return cast(matmul(knots, weight), path_weights().dtype());
 }
 
 void MaceInteraction::fields(nn::Fields& f) {
