@@ -23,19 +23,19 @@
 // of a job blocks in read() between its turns, so it leaves the cores to the other jobs.
 namespace tessera::bench {
 
-/// A folder for the pipes of the jobs, gone at the end.
-class PipeFolder {
+/// A folder of files that are gone at the end.
+class TemporaryFolder {
  public:
-  PipeFolder() {
+  TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "bench.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for pipes: " + name);
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
     path_ = name;
   }
-  ~PipeFolder() {
+  ~TemporaryFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  PipeFolder(const PipeFolder&) = delete;
+  TemporaryFolder(const TemporaryFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -105,7 +105,7 @@ class Job {
     return open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   }
 
-  PipeFolder folder_;
+  TemporaryFolder folder_;
   std::vector<int> commands_;
   int reply_ = -1;
   pid_t child_ = -1;
