@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <tessera/core/dtype.hpp>
 #include <tessera/core/layout.hpp>
-#include <tessera/nn/optim.hpp>
-
-#include "network.hpp"
+#include <tessera/core/tensor.hpp>
+#include <vector>
 
 namespace tessera::app {
 
@@ -19,20 +20,31 @@ struct BenchCase {
   DType dtype = DType::kFloat32;
 };
 
-/// A model with its optimiser and made-up data, the same on any mesh: it learns to smooth a field
-/// on a periodic domain.
+/// A model with its optimiser and made-up data, the same on any mesh.
 class BenchModel {
  public:
-  BenchModel(const ModelEntry& entry, const BenchCase& c);
+  virtual ~BenchModel() = default;
   /// One optimiser step; returns the loss.
   double step();
-  std::int64_t parameter_count() { return network_->layer().parameter_count(); }
+  virtual std::int64_t parameter_count() = 0;
 
- private:
-  std::unique_ptr<Network> network_;
-  optim::AdamW optimizer_;
-  Tensor input_;
-  Tensor target_;
+ protected:
+  virtual Tensor loss() = 0;
+  virtual void update() = 0;
 };
+
+/// A model that `bench scaling` trains.
+struct BenchEntry {
+  std::string name;
+  int dims;             ///< its most domain dimensions
+  std::int64_t width;   ///< by default
+  std::int64_t points;  ///< voxels, or atoms, of an element of the domain
+  std::function<std::unique_ptr<BenchModel>(const BenchCase&)> make;
+};
+/// Networks, which learn to smooth a field on a periodic domain; and `mace`, which learns made-up
+/// labels of quartz, the domain counted in cells.
+std::vector<BenchEntry> bench_entries();
+/// Throws UsageError for a name that is unknown.
+BenchEntry bench_entry(const std::string& name);
 
 }  // namespace tessera::app

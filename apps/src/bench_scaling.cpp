@@ -27,10 +27,10 @@ struct Setup {
   std::string size;
 };
 
-Setup set_up(const ScalingOptions& o, const ModelEntry& model) {
+Setup set_up(const ScalingOptions& o, const BenchEntry& model) {
   const Dims size = parse_size(o.size);
-  if (size.size() > model.bench_dims) {
-    throw UsageError(str("bench: ", model.name, " has at most ", model.bench_dims,
+  if (size.size() > model.dims) {
+    throw UsageError(str("bench: ", model.name, " has at most ", model.dims,
                          " domain dimensions, the size ", o.size, " has ", size.size(), "."));
   }
   Setup setup;
@@ -41,7 +41,7 @@ Setup set_up(const ScalingOptions& o, const ModelEntry& model) {
                           : parse_mesh(o.mesh);
   c.domain = size;
   c.batch = o.batch;
-  c.width = o.width > 0 ? o.width : model.bench_width;
+  c.width = o.width > 0 ? o.width : model.width;
   c.dtype = o.precision == "f64" ? DType::kFloat64 : DType::kFloat32;
   if (o.weak) {
     int next = 0;
@@ -133,12 +133,12 @@ void append(const std::string& path, const std::string& line) {
 }  // namespace
 
 int bench_scaling(const ScalingOptions& o) {
-  const ModelEntry& entry = model_entry(o.model);
+  const BenchEntry entry = bench_entry(o.model);
   const Setup setup = set_up(o, entry);
   const BenchCase& c = setup.what;
   const Mesh& mesh = c.mesh;
-  BenchModel model(entry, c);
-  Measured m = measure(model, o, mesh);
+  const std::unique_ptr<BenchModel> model = entry.make(c);
+  Measured m = measure(*model, o, mesh);
   const auto steps = static_cast<double>(o.steps);
 
   combine(mesh, m.seconds, ReduceOp::kMax);
@@ -156,7 +156,7 @@ int bench_scaling(const ScalingOptions& o) {
   nlohmann::ordered_json exposed;
   for (std::size_t i = 0; i < names.size(); ++i)
     if (sums[5 + i] > 0.0) exposed[names[i]] = sums[5 + i] / ranks / steps;
-  const std::int64_t voxels = c.domain.product() * c.batch;
+  const std::int64_t voxels = c.domain.product() * c.batch * entry.points;
   const nlohmann::ordered_json line = {
       {"benchmark", "scaling"},
       {"model", o.model},
@@ -166,7 +166,7 @@ int bench_scaling(const ScalingOptions& o) {
       {"batch", c.batch},
       {"width", c.width},
       {"precision", o.precision},
-      {"parameters", model.parameter_count()},
+      {"parameters", model->parameter_count()},
       {"ranks", mesh.size()},
       {"nodes", node_count()},
       {"mesh", mesh.axis_count() > 0 ? mesh.str() : "of one"},
@@ -199,7 +199,7 @@ int bench_scaling(const ScalingOptions& o) {
     StepProfiler profiler({.dir = o.profile, .steps = o.profile_steps}, mesh, total);
     for (std::int64_t i = 0; i < total; ++i) {
       profiler.begin_step();
-      model.step();
+      model->step();
       profiler.end_step();
     }
     profiler.finish();

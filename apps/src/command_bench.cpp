@@ -15,8 +15,8 @@ void add_scaling(CLI::App& bench, Command& chosen) {
       "mpiexec or srun, once per number of ranks, with the same --out; then bench report.");
   const auto o = std::make_shared<ScalingOptions>();
   std::string models;
-  for (const ModelEntry& entry : model_entries())
-    models += (models.empty() ? "" : ", ") + std::string(entry.name);
+  for (const BenchEntry& entry : bench_entries())
+    models += (models.empty() ? "" : ", ") + entry.name;
   command->add_option("model", o->model, "What to train: " + models + ".")->required();
   CLI::Option* const strong =
       command->add_flag("--strong")
@@ -24,7 +24,10 @@ void add_scaling(CLI::App& bench, Command& chosen) {
               "The domain is the same on any number of ranks: --size is the whole [default].");
   command->add_flag("--weak", o->weak, "The domain grows with the ranks: --size is each one's.")
       ->excludes(strong);
-  command->add_option("--size", o->size, "Domain, e.g. 256x256 or 64x64x64.")->required();
+  command
+      ->add_option("--size", o->size,
+                   "Domain, e.g. 256x256 or 64x64x64; of mace in cells of quartz.")
+      ->required();
   command->add_option("--mesh", o->mesh,
                       "Axes and sizes, e.g. h=2,w=2: 'data' shares out samples, the other axes cut "
                       "the domain along its dimensions in turn. Default: the smallest surface.");

@@ -5,6 +5,7 @@
 #include <tessera/models/mace.hpp>
 #include <tessera/nn/atoms/objective.hpp>
 #include <tessera/nn/graph/batch.hpp>
+#include <tessera/nn/optim.hpp>
 #include <vector>
 
 #include "potential_settings.hpp"
@@ -16,6 +17,9 @@ struct TrainOptions;
 /// Trains a potential on structures and fills the run's directory. Returns the exit code, as
 /// train().
 int train_atoms(AtomsSettings& settings, const TrainOptions& options);
+
+/// The optimiser of these settings.
+optim::AdamWOptions optimizer_options(const AtomsSettings& settings);
 
 /// The mesh for structures: axis `data` deals them out, all others cut each in space. Empty: all
 /// processes along `data`.

@@ -84,17 +84,6 @@ struct Standing {
   }
 };
 
-optim::AdamWOptions optimizer_options(const AtomsSettings& s) {
-  // Decay acts on what follows messages and products, as in the published program.
-  return {.lr = s.lr,
-          .weight_decay = 0.0,
-          .decay_vectors = true,
-          .groups = {{.pattern = "interactions.*.linear", .weight_decay = s.weight_decay},
-                     {.pattern = "products.*", .weight_decay = s.weight_decay}},
-          .amsgrad = s.amsgrad,
-          .coupled = s.optimizer == "adam"};
-}
-
 void draw_curves(const RunFiles& files) {
   const auto loss = io::read_json_lines(files.metrics(), {"step", "loss"});
   const auto valid = io::read_json_lines(files.metrics(), {"step", "valid_loss"});
@@ -111,6 +100,17 @@ void draw_curves(const RunFiles& files) {
 }
 
 }  // namespace
+
+optim::AdamWOptions optimizer_options(const AtomsSettings& s) {
+  // Decay acts on what follows messages and products, as in the published program.
+  return {.lr = s.lr,
+          .weight_decay = 0.0,
+          .decay_vectors = true,
+          .groups = {{.pattern = "interactions.*.linear", .weight_decay = s.weight_decay},
+                     {.pattern = "products.*", .weight_decay = s.weight_decay}},
+          .amsgrad = s.amsgrad,
+          .coupled = s.optimizer == "adam"};
+}
 
 int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   const RunFiles files{options.out};

@@ -9,6 +9,7 @@
 #include <tessera/autograd/ops/hermite.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/models/mace.hpp>
 #include <tessera/nn/io/data_error.hpp>
 
@@ -59,6 +60,7 @@ const MaceOptions& checked(const MaceOptions& o) {
 
 /// The place in `elements` of each atomic number.
 Tensor element_numbers(const Tensor& species, const std::vector<std::int64_t>& elements) {
+  if (dry_run()) return Tensor::empty(species.layout(), DType::kInt64);
   const View view = species.local();
   const auto* const z = view.as<const std::int64_t>();
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(view.size()));
@@ -99,6 +101,10 @@ EdgeEnds at_ends(const Tensor& table,
 
 /// 1 / volume of each cell; 0 for one without volume.
 Tensor inverse_volumes(const nn::Graph& graph) {
+  if (dry_run()) {
+    return Tensor::empty(Layout::replicated(graph.cells.mesh(), {graph.graph_count(), 1, 1}),
+                         graph.cells.dtype());
+  }
   const View cells = graph.cells.local();
   const auto at = [&](std::int64_t g, std::int64_t i, std::int64_t j) {
     return load_as_double(

@@ -38,8 +38,9 @@ struct Comparison {
 /// Runs steps of `make`'s workload on the mesh and the same on one rank alone (rank 0 of it, beside
 /// the mesh: it holds all layer outputs of a step), and compares every value on the way: the
 /// outputs of all ops of the forward and backward passes in program order, then the gradients of
-/// the parameters from the last to the first, then the new weights. Names the first that differs.
-/// Every rank of the mesh must call.
+/// the parameters from the last to the first, then the new weights. Values are compared in the
+/// workload's order of rows, and left out where it has none. Names the first that differs. Every
+/// rank of the mesh must call.
 Comparison compare_steps(const Mesh& mesh,
                          const MakeWorkload& make,
                          const CompareOptions& options = {});

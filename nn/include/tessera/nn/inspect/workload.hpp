@@ -16,6 +16,13 @@ class Workload {
   virtual Tensor loss(std::int64_t step) = 0;
   /// Changes the parameters along their gradients.
   virtual void update() = 0;
+  /// The same value with its rows in an order that no mesh changes, for compare_steps(); undefined
+  /// where there is none, as for copies of other ranks' rows. `gathered` is the global value of a
+  /// tensor that lies as `layout`. Called on rank 0 alone.
+  virtual Tensor in_order(const Tensor& gathered, const Layout& layout) const {
+    (void)layout;
+    return gathered;
+  }
 
   /// loss, backward, update.
   void run(std::int64_t step);
