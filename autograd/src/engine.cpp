@@ -1,4 +1,5 @@
 #include <map>
+#include <tessera/autograd/backward_through.hpp>
 #include <tessera/autograd/grad_once.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/kernels/elementwise.hpp>
@@ -156,9 +157,11 @@ class Walk {
 
   /// Leaves are older than all that uses them; counting their uses lets their reductions start
   /// while the walk goes on.
-  void count_leaf_uses(const Tensor& root) {
+  void count_leaf_uses(const std::vector<Tensor>& roots) {
     std::unordered_set<const Node*> seen;
-    std::vector<const Node*> stack{slot_of(root).node};
+    std::vector<const Node*> stack;
+    for (const Tensor& root : roots)
+      if (slot_of(root)) stack.push_back(slot_of(root).node);
     while (!stack.empty()) {
       const Node* node = stack.back();
       stack.pop_back();
@@ -217,6 +220,7 @@ class Walk {
 
   void visit(const Ref<Node>& node, std::vector<Tensor> grads) {
     const LayerScope layer(node->is_leaf() ? current_scope().layer : node->layer);
+    bool leaf_captured = false;
     for (std::size_t j = 0; j < grads.size(); ++j) {
       if (!grads[j].defined()) continue;
       const auto it = captured_.find({node->number, static_cast<int>(j)});
@@ -228,9 +232,10 @@ class Walk {
         grads[j] = redistribute(grads[j], pending(dual, grads[j].layout()));
       }
       if (capture) it->second = grads[j];
+      leaf_captured = capture && node->is_leaf();
     }
     if (node->is_leaf()) {
-      if (!limited_) accumulate_leaf(node, std::move(grads[0]), reduce_);
+      if (!limited_ && !leaf_captured) accumulate_leaf(node, std::move(grads[0]), reduce_);
       return;
     }
     NodeContext context(node, std::move(grads), limited_ ? &wanted_ : nullptr);
@@ -405,10 +410,37 @@ void backward(const Tensor& loss, const BackwardOptions& options) {
   const NoGrad guard;
   const PhaseScope phase(Phase::kBackward);
   Walk walk(false, !options.retain_graph, options.reduce);
-  walk.count_leaf_uses(loss);
+  walk.count_leaf_uses({loss});
   walk.seed(loss, ones_like(loss));
   walk.run();
   if (options.reduce) start_reductions();
+}
+
+std::vector<Tensor> backward_through(const std::vector<Tensor>& outputs,
+                                     const std::vector<Tensor>& gradients,
+                                     const std::vector<Tensor>& inputs,
+                                     bool last) {
+  if (outputs.size() != gradients.size()) {
+    throw UsageError(str("backward_through: ", outputs.size(), " outputs but ", gradients.size(),
+                         " gradients. Give one for each."));
+  }
+  const NoGrad guard;
+  const PhaseScope phase(Phase::kBackward);
+  Walk walk(false, true, last);
+  walk.count_leaf_uses(outputs);
+  for (const Tensor& input : inputs) walk.capture(input);
+  for (std::size_t j = 0; j < outputs.size(); ++j) {
+    if (!requires_grad(outputs[j])) continue;
+    if (!(gradients[j].shape() == outputs[j].shape())) {
+      throw ShapeError(str("backward_through: gradient ", j, " ", gradients[j].shape(),
+                           " has not the shape of the output ", outputs[j].shape(), "."));
+    }
+    walk.seed(outputs[j], gradients[j]);
+  }
+  walk.run();
+  std::vector<Tensor> results;
+  for (const Tensor& input : inputs) results.push_back(walk.captured(input));
+  return results;
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs,
