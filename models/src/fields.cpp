@@ -37,6 +37,11 @@ Tensor finish_field(Tensor y,
   return y + nn::upsample(base - means, o.upscale, InterpolateMode::kNearest);
 }
 
+Tensor carried_input(const Tensor& x, const FieldOutput& o) {
+  const bool added = o.input_skip != InputSkip::kNone || o.conserve_means;
+  return added ? x : slice(x, -1, 0, 0);
+}
+
 Tensor with_details(const Tensor& x,
                     const Tensor& filter,
                     double scale,

@@ -218,12 +218,23 @@ void UNet::fields(nn::Fields& f) {
   f("head", head_);
 }
 
-Tensor UNet::forward(const Tensor& x) const {
+Tensor UNet::stem(const Tensor& x) const {
   const UNetOptions& o = options_;
   check_field_input("unet", x, o.dims, o.in_channels);
+  return stem_(o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
+}
+
+Tensor UNet::head(const Tensor& y, const Tensor& x) const {
+  const UNetOptions& o = options_;
+  Tensor out = cast(head_(norm_ ? (*norm_)(y) : y), x.dtype());
+  if (o.upscale > 1) out = pixel_shuffle(out, o.upscale);
+  if (o.detail_scale > 0.0) out = out * o.detail_scale;
+  return finish_field(std::move(out), x, output_of(o), o.edges);
+}
+
+Tensor UNet::forward(const Tensor& x) const {
   std::vector<Tensor> skips;
-  Tensor y =
-      stem_(o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
+  Tensor y = stem(x);
   for (const ResidualBlock& block : blocks_) y = block(y);
   for (const Descent& descent : down_) {
     skips.push_back(y);
@@ -233,11 +244,39 @@ Tensor UNet::forward(const Tensor& x) const {
     y = ascent(y, skips.back());
     skips.pop_back();
   }
-  y = cast(head_(norm_ ? (*norm_)(y) : y), x.dtype());
-  if (o.upscale > 1) y = pixel_shuffle(y, o.upscale);
-  if (o.detail_scale > 0.0) y = y * o.detail_scale;
+  return head(y, x);
+}
 
-  return finish_field(std::move(y), x, output_of(o), o.edges);
+std::vector<nn::PipelineBlock> UNet::pipeline_blocks() {
+  // Tensors between blocks: the activation, the input, the skips from the finest level on.
+  using Tensors = std::vector<Tensor>;
+  std::vector<nn::PipelineBlock> list;
+  list.push_back({{&stem_}, [this](std::span<const Tensor> in) {
+                    const LayerScope scope(scope_name());
+                    return Tensors{stem(in[0]), carried_input(in[0], output_of(options_))};
+                  }});
+  for (ResidualBlock& block : blocks_) list.push_back(nn::pipeline_block(block));
+  for (Descent& descent : down_) {
+    list.push_back({{&descent}, [&descent](std::span<const Tensor> in) {
+                      Tensors out(in.begin(), in.end());
+                      out.push_back(in[0]);
+                      out[0] = descent(in[0]);
+                      return out;
+                    }});
+  }
+  for (Ascent& ascent : up_) {
+    list.push_back({{&ascent}, [&ascent](std::span<const Tensor> in) {
+                      Tensors out(in.begin(), in.end() - 1);
+                      out[0] = ascent(in[0], in.back());
+                      return out;
+                    }});
+  }
+  list.push_back({{&head_}, [this](std::span<const Tensor> in) {
+                    const LayerScope scope(scope_name());
+                    return Tensors{head(in[0], in[1])};
+                  }});
+  if (norm_) list.back().modules.push_back(&*norm_);
+  return list;
 }
 
 std::string UNet::describe() const {

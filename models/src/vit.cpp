@@ -135,22 +135,50 @@ void ViT::fields(nn::Fields& f) {
   f("class_head", class_head_);
 }
 
-Tensor ViT::forward(const Tensor& x) const {
+Tensor ViT::tokens(const Tensor& x) const {
   const ViTOptions& o = options_;
   check_field_input("vit", x, o.dims, o.in_channels);
-  Tensor y = patch_embed_(
+  const Tensor y = patch_embed_(
       o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
-  if (positions_) y = (*positions_)(y);
-  for (const nn::TransformerBlock& block : blocks_) y = block(y);
+  return positions_ ? (*positions_)(y) : y;
+}
+
+Tensor ViT::head(const Tensor& tokens, const Tensor& x) const {
+  const ViTOptions& o = options_;
   if (class_head_) {
     Dims domain;
     for (int d = 1; d <= o.dims; ++d) domain.push_back(d);
-    return cast((*class_head_)(norm_(mean(y, domain))), x.dtype());
+    return cast((*class_head_)(norm_(mean(tokens, domain))), x.dtype());
   }
-  y = field_head_->forward_to(norm_(y), nn::domain_layout(x.layout(), x.size(0), 1, o.upscale));
+  Tensor y = field_head_->forward_to(norm_(tokens),
+                                     nn::domain_layout(x.layout(), x.size(0), 1, o.upscale));
   y = cast(y, x.dtype());
   if (o.detail_scale > 0.0) y = y * o.detail_scale;
   return finish_field(std::move(y), x, output_of(o), o.edges);
+}
+
+Tensor ViT::forward(const Tensor& x) const {
+  Tensor y = tokens(x);
+  for (const nn::TransformerBlock& block : blocks_) y = block(y);
+  return head(y, x);
+}
+
+std::vector<nn::PipelineBlock> ViT::pipeline_blocks() {
+  using Tensors = std::vector<Tensor>;
+  std::vector<nn::PipelineBlock> list;
+  list.push_back({{&patch_embed_}, [this](std::span<const Tensor> in) {
+                    const LayerScope scope(scope_name());
+                    return Tensors{tokens(in[0]), carried_input(in[0], output_of(options_))};
+                  }});
+  if (positions_) list.back().modules.push_back(positions_.get());
+  for (nn::TransformerBlock& block : blocks_) list.push_back(nn::pipeline_block(block));
+  list.push_back({{&norm_}, [this](std::span<const Tensor> in) {
+                    const LayerScope scope(scope_name());
+                    return Tensors{head(in[0], in[1])};
+                  }});
+  if (class_head_) list.back().modules.push_back(&*class_head_);
+  if (field_head_) list.back().modules.push_back(&*field_head_);
+  return list;
 }
 
 void ViT::set_edges(const std::vector<EdgeRule>& edges) {

@@ -9,6 +9,7 @@
 #include <tessera/kernels/optim.hpp>
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/optim.hpp>
+#include <tessera/parallel/communicator.hpp>
 
 namespace tessera::optim {
 namespace {
@@ -30,8 +31,8 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
   std::vector<bool> matched(groups.size(), false);
   for (const nn::Parameter& p : parameters) {
     if (!p.requires_grad()) continue;
-    for (const Item& other : items_) {
-      if (other.parameter.path() == p.path()) {
+    for (const nn::Parameter& other : parameters_) {
+      if (other.path() == p.path()) {
         throw UsageError(str("optim: two parameters have the path \"", p.path(),
                              "\" (state is kept by path). Give model.parameters() of one "
                              "initialised model."));
@@ -46,9 +47,9 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
       if (groups[g].weight_decay >= 0.0) item.weight_decay = groups[g].weight_decay;
     }
     parameters_.push_back(p);
-    items_.push_back(std::move(item));
+    if (p.here()) items_.push_back(std::move(item));
   }
-  if (items_.empty()) {
+  if (parameters_.empty()) {
     throw UsageError("optim: no trainable parameter was given. Pass model.parameters().");
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -147,8 +148,11 @@ double grad_norm(const std::vector<nn::Parameter>& parameters) {
   const PhaseScope phase(Phase::kUpdate);
   finish_gradients();
   Tensor total;
+  parallel::Group stages;
   for (const nn::Parameter& p : parameters) {
     if (!p.requires_grad()) continue;
+    if (p.stages().size() > 1) stages = p.stages();
+    if (!p.here()) continue;
     const Tensor g = gradient(p.value());
     if (!g.defined()) continue;
     // Where a gradient is split its sum is Partial; adding takes a replicated sum once.
@@ -156,7 +160,12 @@ double grad_norm(const std::vector<nn::Parameter>& parameters) {
     if (squares.dtype() != DType::kFloat64) squares = cast(squares, DType::kFloat64);
     total = total.defined() ? total + squares : squares;
   }
-  return total.defined() ? std::sqrt(reduced(total).item()) : 0.0;
+  double all = total.defined() ? reduced(total).item() : 0.0;
+  if (stages.size() > 1) {
+    parallel::all_reduce(stages, &all, 1, DType::kFloat64, ReduceOp::kSum, {.op = "grad_norm"})
+        .wait();
+  }
+  return std::sqrt(all);
 }
 
 double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_norm) {
@@ -165,7 +174,7 @@ double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_n
   if (norm > max_norm || dry_run()) {  // a plan has room for it
     const NoGrad no_grad;
     for (const nn::Parameter& p : parameters) {
-      if (!p.requires_grad()) continue;
+      if (!p.requires_grad() || !p.here()) continue;
       const Tensor g = gradient(p.value());
       if (g.defined()) set_gradient(p.value(), g * (max_norm / norm));
     }
@@ -176,7 +185,7 @@ double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_n
 Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options)
     : options_(options) {
   for (const nn::Parameter& p : parameters) {
-    if (!p.requires_grad()) continue;
+    if (!p.requires_grad() || !p.here()) continue;
     parameters_.push_back(p);
     averages_.push_back(Tensor::from_local(p.value().local(), p.rest()));
   }

@@ -34,6 +34,11 @@ void Parameter::compute_in(DType dtype) {
 
 const Tensor& Parameter::value() const {
   if (!state_->value.defined()) {
+    if (!here()) {
+      throw UsageError(str("parameter: ", path(), " lies in stage ", state_->stage,
+                           " of a pipeline, this process in stage ", state_->stages.rank(),
+                           ". Read it there, and name the module in the block that reads it."));
+    }
     if (!state_->initialized) {
       throw UsageError(str("parameter: one of shape ", shape(),
                            " has no values yet (its model was not initialised). Call "
@@ -61,6 +66,12 @@ void Parameter::initialize(const std::string& path, RandomKey key) {
   state_->key = key;
   state_->initialized = true;
   state_->value = {};
+}
+
+void Parameter::set_stage(const parallel::Group& stages, int stage) {
+  state_->stages = stages;
+  state_->stage = stage;
+  if (!here()) state_->value = {};
 }
 
 void Parameter::place(const Layout& rest, const Layout& use) {

@@ -67,6 +67,7 @@
 #include <tessera/nn/optim.hpp>
 #include <tessera/nn/parameter.hpp>
 #include <tessera/nn/patches.hpp>
+#include <tessera/nn/pipeline.hpp>
 #include <tessera/nn/slice_attention.hpp>
 #include <tessera/nn/transformer.hpp>
 #include <tessera/parallel/runtime.hpp>

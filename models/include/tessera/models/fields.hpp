@@ -24,6 +24,9 @@ Tensor finish_field(Tensor y,
                     const Tensor& x,
                     const FieldOutput& options,
                     const std::vector<EdgeRule>& edges);
+/// What finish_field() needs of the input: all of it, or its shape, type and layout without
+/// channels.
+Tensor carried_input(const Tensor& x, const FieldOutput& options);
 /// x with, before its channels, each of them minus its mean over the 3^dims points around, divided
 /// by `scale`: [N, domain..., 2 C]. `filter` is detail_filter() of that mesh and type.
 Tensor with_details(const Tensor& x,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/models/fields.hpp>
+#include <tessera/nn/pipeline.hpp>
 
 namespace tessera::models {
 
@@ -74,6 +75,9 @@ class UNet : public nn::Layer {
   void fields(nn::Fields& f) override;
   Tensor forward(const Tensor& x) const override;
   std::string describe() const override;
+  /// The same as a list for nn::Pipeline: stem, blocks, descents, ascents, head. The input and the
+  /// skips that wait for their ascent travel beside the activation.
+  std::vector<nn::PipelineBlock> pipeline_blocks();
 
   const UNetOptions& options() const { return options_; }
   /// What lies beyond the domain from now on: a network trained on crops sees a closed circle only
@@ -110,6 +114,10 @@ class UNet : public nn::Layer {
     std::optional<nn::Conv> conv;
     std::vector<ResidualBlock> blocks;
   };
+
+  Tensor stem(const Tensor& x) const;
+  /// `x`: the input, or one without channels where nothing of it is added.
+  Tensor head(const Tensor& y, const Tensor& x) const;
 
   UNetOptions options_;
   Tensor detail_filter_;  // of a convolution: x minus its mean

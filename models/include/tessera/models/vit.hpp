@@ -3,6 +3,7 @@
 #include <tessera/models/fields.hpp>
 #include <tessera/nn/encodings.hpp>
 #include <tessera/nn/patches.hpp>
+#include <tessera/nn/pipeline.hpp>
 #include <tessera/nn/transformer.hpp>
 
 namespace tessera::models {
@@ -62,6 +63,9 @@ class ViT : public nn::Layer {
   void fields(nn::Fields& f) override;
   Tensor forward(const Tensor& x) const override;
   std::string describe() const override;
+  /// The same as a list for nn::Pipeline: patches and positions, each block, the head. Beside the
+  /// tokens travels the input, empty where the head needs no more than its shape.
+  std::vector<nn::PipelineBlock> pipeline_blocks();
 
   const ViTOptions& options() const { return options_; }
   /// What lies beyond the domain from now on.
@@ -70,6 +74,10 @@ class ViT : public nn::Layer {
   std::int64_t total_stride() const;
 
  private:
+  Tensor tokens(const Tensor& x) const;
+  /// From the tokens and the input, or one without channels where nothing of it is added.
+  Tensor head(const Tensor& tokens, const Tensor& x) const;
+
   ViTOptions options_;
   Tensor detail_filter_;
   nn::PatchEmbed patch_embed_;

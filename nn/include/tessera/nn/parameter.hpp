@@ -5,6 +5,7 @@
 #include <tessera/core/layout.hpp>
 #include <tessera/core/tensor.hpp>
 #include <tessera/nn/init.hpp>
+#include <tessera/parallel/group.hpp>
 
 namespace tessera::nn {
 
@@ -32,6 +33,7 @@ class Parameter {
   const Layout& use() const { return state_->use; }
   /// Bytes of this rank's part at rest.
   std::int64_t local_bytes() const {
+    if (!here()) return 0;
     return rest().local_shape().product() * static_cast<std::int64_t>(size_of(dtype()));
   }
 
@@ -55,6 +57,15 @@ class Parameter {
   /// Element type in which layers read it from now on (see nn::compute_in()); its own: as stored.
   /// Nothing happens to exact parameters.
   void compute_in(DType dtype);
+  /// Gives it to stage `stage` of a pipeline, whose stages this process knows as `stages` (one
+  /// process each, in order). Elsewhere it keeps its name and layouts but has no values: reading
+  /// them throws UsageError, and what works on lists of parameters (optimisers, norms, averages)
+  /// leaves it out. Called by nn::Pipeline.
+  void set_stage(const parallel::Group& stages, int stage);
+  /// Whether the values lie in the stage of this process; true without a pipeline.
+  bool here() const { return stages().size() == 1 || stages().rank() == state_->stage; }
+  /// This process alone without a pipeline.
+  const parallel::Group& stages() const { return state_->stages; }
   /// Layers read it as it is stored, always: what normalisation multiplies with.
   Parameter& exact() {
     state_->exact = true;
@@ -76,6 +87,8 @@ class Parameter {
     bool read = false;
     bool exact = false;
     DType compute = DType::kFloat32;
+    parallel::Group stages;
+    int stage = 0;
     Tensor value;
   };
   void set_value(const Tensor& value) const;
