@@ -45,7 +45,7 @@ struct MaceOptions {
   /// [0, r_max], and edges read cubic splines between them: half of the time and a third of the
   /// memory, with an error below 1e-6 of the radial functions for n = 256. Forces stay exact
   /// derivatives of the energy, and gradients of weights flow through the table. Pays from about
-  /// 30 atoms per rank on (a table costs 8 ms per layer and call at K = 128, L = 1). Not with
+  /// 30 atoms per rank on (a table costs 5 ms per layer and call at K = 128, L = 1). Not with
   /// `agnesi`, whose functions depend on the pair.
   std::int64_t radial_intervals = 0;
 };
