@@ -142,8 +142,8 @@ std::map<int, Fingerprint> fingerprints(const Call& call) {
                            const Fingerprint& theirs) {
   throw CommError(str(name(call.kind), ": processes disagree (process ", process().rank, " calls ",
                       mine.str(), *call.info.op != '\0' ? " for " : "", call.info.op,
-                      call.info.layout.defined() ? " " + call.info.layout.str() : "", ", process ",
-                      peer, " calls ", theirs.str(),
+                      call.info.layout.defined() ? " " + call.info.layout.str() : "",
+                      " as its call #", call.sequence, ", process ", peer, " calls ", theirs.str(),
                       mine.group != theirs.group ? " on another group" : "",
                       "). All members must make the same calls in the same order."));
 }

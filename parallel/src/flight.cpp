@@ -11,6 +11,7 @@
 #include <tessera/parallel/failure.hpp>
 #include <thread>
 
+#include "host_transport.hpp"
 #include "mpi.hpp"
 #include "witness.hpp"
 
@@ -19,6 +20,10 @@ namespace tessera::parallel {
 namespace {
 
 constexpr std::size_t kRecentCalls = 256;
+// When it is looked whether processes have made different calls: after so long a wait, in seconds,
+// and before one in so many calls.
+constexpr double kLongWait = 0.25;
+constexpr std::uint64_t kCallsPerLook = 64;
 struct State {
   std::vector<Ref<Request::Flight>> active;
   std::array<Record, kRecentCalls> recent;
@@ -156,9 +161,10 @@ void wait_for(Request::Flight& flight, double timeout) {
         check_wait(flight.record.kind);
       }
       if (tries > s.spins) sched_yield();
-      if (tries % 256 == 0 && timeout > 0) {
+      if (tries % 256 == 0) {
         const double seconds = seconds_since(waiting.start);
-        if (seconds > timeout) end_stuck_job(flight, seconds);
+        if (seconds > kLongWait) check_unexpected(&flight.record);
+        if (timeout > 0 && seconds > timeout) end_stuck_job(flight, seconds);
       }
     }
     remove(flight);
@@ -184,6 +190,16 @@ double watchdog_timeout() {
 }
 
 void set_comm_timeout(double seconds) { state().timeout = seconds; }
+
+void check_unexpected(const Record* record) {
+  if (dry_run()) return;
+  const std::string message = message_without_receiver();
+  if (message.empty()) return;
+  throw CommError(str(record != nullptr ? record->str() : str("after call #", state().calls), ": ",
+                      message,
+                      " (the processes disagree on what they exchange). Run with "
+                      "TESSERA_CHECKS=collective to find the first call that differs."));
+}
 
 void progress_all() {
   State& s = state();
@@ -271,8 +287,10 @@ class Starter {
     check_thread(op);
     check_job(op);
     State& s = state();
+    call.sequence = s.calls + 1;
     if (checks_enabled()) check_call(call);
-    call.sequence = ++s.calls;
+    if (call.sequence % kCallsPerLook == 0) check_unexpected(nullptr);
+    s.calls = call.sequence;
     Record record(call);
     recent(call.sequence) = record;
     if (!dry_run()) {

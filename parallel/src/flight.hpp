@@ -80,6 +80,9 @@ void check_job(const char* op);
 /// before may still arrive, so that a process that lags behind meets an error that all have by
 /// itself.
 void check_wait(CallKind kind);
+/// Throws CommError where a message lies here that the call it belongs to did not ask for.
+/// `record`: what this process waits for, null: nothing.
+void check_unexpected(const Record* record);
 void poll_control();
 /// Reports a call that does not end and ends the job.
 [[noreturn]] void end_stuck_job(const Request::Flight& flight, double seconds);

@@ -1,5 +1,7 @@
 #include "host_transport.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/core/error.hpp>
@@ -8,25 +10,75 @@ namespace tessera::parallel {
 
 namespace {
 
-// Stages of one call and calls of one pair share the tag space; a pair would need 2^24 calls in
-// flight to meet itself.
-constexpr std::uint32_t kTagCycle = 1u << 24;
+// A tag holds the number of the call in its pair, what is called, and the stage: calls that differ
+// never match, even where their messages have one size. A pair would need 2^19 calls in flight to
+// meet itself.
+constexpr std::uint32_t kTagCycle = 1u << 19;
+constexpr int kWhats = 64;
 constexpr int kStages = 4;
+constexpr int kDTypes = 7;
+constexpr int kFirstReduction = 5;
+static_assert(kTagCycle * kWhats * kStages - 1 == mpi::kMaxTag);
+static_assert(kFirstReduction + 2 * 3 * kDTypes <= kWhats);
+constexpr std::array kOthers{CallKind::kBarrier, CallKind::kBroadcast, CallKind::kAllGather,
+                             CallKind::kAllToAll, CallKind::kExchange};
+static_assert(kOthers.size() == kFirstReduction);
+
+int what_of(const Call& call) {
+  if (call.kind == CallKind::kAllReduce || call.kind == CallKind::kReduceScatter) {
+    const int scatters = call.kind == CallKind::kReduceScatter ? 1 : 0;
+    return kFirstReduction + (scatters * 3 + static_cast<int>(call.reduce)) * kDTypes +
+           static_cast<int>(call.dtype);
+  }
+  return static_cast<int>(std::find(kOthers.begin(), kOthers.end(), call.kind) - kOthers.begin());
+}
+
+std::string what_text(int what) {
+  if (what < kFirstReduction) return name(kOthers[static_cast<std::size_t>(what)]);
+  const int k = (what - kFirstReduction) / kDTypes;
+  return str(name(k < 3 ? CallKind::kAllReduce : CallKind::kReduceScatter), " ",
+             name(static_cast<ReduceOp>(k % 3)), " ",
+             name(static_cast<DType>((what - kFirstReduction) % kDTypes)));
+}
+
+/// Calls so far by process, alike on both sides of each pair.
+std::vector<std::uint32_t>& pair_calls() {
+  static auto* const instance = new std::vector<std::uint32_t>;
+  return *instance;
+}
 
 }  // namespace
 
 std::vector<int> SelfMessage::missing() const { return {process().rank}; }
 
-int HostTransport::next_tag(int peer) {
-  const auto index = static_cast<std::size_t>(peer);
-  if (index >= pair_calls_.size()) pair_calls_.resize(static_cast<std::size_t>(process().count), 0);
-  return static_cast<int>(pair_calls_[index]++ % kTagCycle) * kStages;
+std::string message_without_receiver() {
+  const std::optional<mpi::Unexpected> message = mpi::unexpected(mpi::Channel::kInternal);
+  if (!message || message->tag % kStages != 0) return "";
+  const auto peer = static_cast<std::size_t>(message->source);
+  const std::uint32_t calls = peer < pair_calls().size() ? pair_calls()[peer] : 0;
+  const auto number = static_cast<std::uint32_t>(message->tag / (kStages * kWhats));
+  const std::uint32_t behind = (calls - number) % kTagCycle;
+  // The first stage of a call that has begun here has its receives; later calls may come early.
+  if (behind == 0 || behind > kTagCycle / 2) return "";
+  return str("process ", message->source, " has sent ", message->bytes, " bytes of its ",
+             what_text(message->tag / kStages % kWhats), ", call ", number + 1,
+             " between it and process ", process().rank, ", which made another one");
 }
 
-std::vector<int> HostTransport::tags(const Group& group) {
+int HostTransport::next_tag(int peer, const Call& call) {
+  auto& calls = pair_calls();
+  const auto index = static_cast<std::size_t>(peer);
+  if (index >= calls.size()) calls.resize(static_cast<std::size_t>(process().count), 0);
+  return (static_cast<int>(calls[index]++ % kTagCycle) * kWhats + what_of(call)) * kStages;
+}
+
+std::vector<int> HostTransport::tags(const Call& call) {
+  const Group& group = call.group;
   std::vector<int> result(static_cast<std::size_t>(group.size()), 0);
   for (int r = 0; r < group.size(); ++r) {
-    if (r != group.rank()) result[static_cast<std::size_t>(r)] = next_tag(group.process_of(r));
+    if (r != group.rank()) {
+      result[static_cast<std::size_t>(r)] = next_tag(group.process_of(r), call);
+    }
   }
   return result;
 }
@@ -40,7 +92,7 @@ Ref<Operation> HostTransport::start(const Call& call) {
       return exchange(call);
     case CallKind::kBarrier: {
       auto operation = make_ref<BatchOperation>();
-      operation->tags = tags(call.group);
+      operation->tags = tags(call);
       for (int r = 0; r < call.group.size(); ++r) {
         if (r == call.group.rank()) continue;
         const int peer = call.group.process_of(r);
@@ -52,14 +104,14 @@ Ref<Operation> HostTransport::start(const Call& call) {
       return operation;
     }
     case CallKind::kBroadcast:
-      return start_broadcast(call, tags(call.group));
+      return start_broadcast(call, tags(call));
     case CallKind::kAllGather:
-      return start_all_gather(call, tags(call.group));
+      return start_all_gather(call, tags(call));
     case CallKind::kAllToAll:
-      return start_all_to_all(call, tags(call.group));
+      return start_all_to_all(call, tags(call));
     case CallKind::kAllReduce:
     case CallKind::kReduceScatter:
-      return start_reduction(call, tags(call.group));
+      return start_reduction(call, tags(call));
   }
   throw UsageError("transport: unknown kind of call. Use one of CallKind.");
 }
@@ -132,7 +184,7 @@ Ref<Operation> HostTransport::exchange(const Call& call) {
     for (const auto& [known, value] : tag_of) {
       if (known == peer) return value;
     }
-    return tag_of.emplace_back(peer, next_tag(peer)).second;
+    return tag_of.emplace_back(peer, next_tag(peer, call)).second;
   };
   for (const Recv& message : call.recvs) {
     if (message.peer != self) {

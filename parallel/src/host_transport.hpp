@@ -21,6 +21,10 @@ struct SelfMessage : public Operation {
   std::int64_t bytes = 0;
 };
 
+/// What is known of a message that a call here should have received and did not: the processes have
+/// made different calls. Empty: there is none, as far as MPI shows.
+std::string message_without_receiver();
+
 /// Carries calls on host memory: over MPI messages, or within one process.
 ///
 /// All collectives are made of point-to-point messages in one round (large reductions and
@@ -37,10 +41,9 @@ class HostTransport : public Transport {
   /// Tags of this call towards each member. Every pair of processes counts the calls that contain
   /// both, alike on both sides since both run the same program; so the messages of calls in flight
   /// at once never match each other.
-  std::vector<int> tags(const Group& group);
-  int next_tag(int peer);
+  std::vector<int> tags(const Call& call);
+  int next_tag(int peer, const Call& call);
 
-  std::vector<std::uint32_t> pair_calls_;
   std::unordered_map<int, std::deque<Ref<SelfMessage>>> self_messages_;  // by tag, unmatched
 };
 

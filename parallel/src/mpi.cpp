@@ -129,7 +129,11 @@ Started start(int* argc, char*** argv) {
   MPI_Comm node = MPI_COMM_NULL;
   check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
         "start");
-  check(MPI_Comm_size(node, &result.local_size), "start");
+  check(MPI_Comm_size(node, &result.local.processes), "start");
+  result.local.cores = own_cores();
+  check(MPI_Allreduce(MPI_IN_PLACE, result.local.cores.data(),
+                      static_cast<int>(result.local.cores.size()), MPI_UINT64_T, MPI_BOR, node),
+        "start");
   check(MPI_Comm_free(&node), "start");
   for (MPI_Comm& channel : state->channels) channel = duplicate(MPI_COMM_WORLD);
   state->control = duplicate(MPI_COMM_WORLD);
@@ -190,6 +194,17 @@ void test_some(std::span<Handle> handles, std::vector<Completion>& done) {
     }
     done.push_back({state->indices[static_cast<std::size_t>(k)], bytes});
   }
+}
+
+std::optional<Unexpected> unexpected(Channel channel) {
+  if (state == nullptr) return std::nullopt;
+  int found = 0;
+  MPI_Status status;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_of(channel), &found, &status), "test");
+  if (found == 0) return std::nullopt;
+  MPI_Count bytes = 0;
+  check(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "test");
+  return Unexpected{status.MPI_SOURCE, status.MPI_TAG, bytes};
 }
 
 void send_control(int peer, const Control& message) {

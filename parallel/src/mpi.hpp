@@ -2,10 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <tessera/core/mesh.hpp>
 #include <vector>
+
+#include "affinity.hpp"
 
 // The only door to MPI: plain types outside, mpi.h in mpi.cpp. Nothing here blocks except start()
 // and stop().
@@ -34,7 +37,7 @@ struct Control {
 
 struct Started {
   Process process;
-  int local_size = 1;
+  LocalJob local;
   bool owned = false;
 };
 
@@ -55,6 +58,14 @@ struct Completion {
 };
 /// Appends what has finished; their handles become kNone.
 void test_some(std::span<Handle> handles, std::vector<Completion>& done);
+
+/// A message that has come and that no receive here asks for.
+struct Unexpected {
+  int source;
+  int tag;
+  std::int64_t bytes;
+};
+std::optional<Unexpected> unexpected(Channel channel);
 
 void send_control(int peer, const Control& message);
 bool receive_control(Control& message);

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -7,9 +6,10 @@
 #include <tessera/core/threads.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/failure.hpp>
+#include <tessera/parallel/launch.hpp>
 #include <tessera/parallel/runtime.hpp>
-#include <thread>
 
+#include "affinity.hpp"
 #include "flight.hpp"
 #include "mpi.hpp"
 #include "remote_failure.hpp"
@@ -73,10 +73,10 @@ Runtime::Runtime(int argc, char** argv, const RuntimeOptions& options)
   exists = true;
   set_process(started.process);
   parallel::witness::set_running();
-  local_size_ = started.local_size;
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  local_size_ = started.local.processes;
+  parallel::set_local_job(started.local);
   parallel::adopt_thread();
-  parallel::set_oversubscribed(local_size_ > cores);
+  parallel::set_oversubscribed(local_size_ > parallel::count(started.local.cores));
   if (started.process.count > 1) set_progress_function(&parallel::poll);
   previous_terminate = std::set_terminate(&on_terminate);
   try {
@@ -86,7 +86,11 @@ Runtime::Runtime(int argc, char** argv, const RuntimeOptions& options)
     if (options.threads > 0) {
       set_thread_count(options.threads);
     } else if (std::getenv("TESSERA_THREADS") == nullptr) {
-      set_thread_count(std::max(1, cores / local_size_));
+      set_thread_count(
+          parallel::default_threads({.local_processes = local_size_,
+                                     .cores = parallel::count(parallel::own_cores()),
+                                     .node_cores = parallel::count(started.local.cores),
+                                     .cpu_quota = parallel::cpu_quota()}));
     } else {
       thread_count();
     }
@@ -109,6 +113,7 @@ Runtime::~Runtime() {
       if (!finished) parallel::set_comm_timeout(0);
       parallel::finish_flights();
       parallel::barrier(parallel::Group::world(), {.op = "end of the program"}).wait();
+      parallel::check_unexpected(nullptr);
     } catch (...) {
       fail_with(std::current_exception());
       parallel::end_failed_job();
@@ -124,6 +129,7 @@ Runtime::~Runtime() {
 
 void Runtime::finish() {
   parallel::barrier(parallel::Group::world(), {.op = "end of the work"}).wait();
+  parallel::check_unexpected(nullptr);
   finished = true;
 }
 
