@@ -82,8 +82,7 @@ class Ours {
       if (batches_.count(cells) != 0) continue;
       const std::vector<nn::Structure> one = {atoms(cells)};
       Batch b;
-      b.graph =
-          nn::batch_graph(one, Mesh::self(), {.cutoff = model_.options().r_max, .dtype = c.dtype});
+      b.graph = nn::batch_graph(one, Mesh::self(), {.cutoff = model_.options().r_max});
       b.labels = nn::batch_labels(one, b.graph);
       batches_.emplace(cells, std::move(b));
     }
