@@ -92,7 +92,7 @@ struct SilicaOptions {
   double density = 2.2;
   double melt = 6000.0;
   double melt_time = 5000.0;
-  double quench_time = 20000.0;
+  double quench_time = 60000.0;
   double dt = 1.0;
   std::uint64_t seed = 0;
 };

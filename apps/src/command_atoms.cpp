@@ -126,7 +126,8 @@ void add_generate_sio2(CLI::App& generate, Command& chosen) {
   command->add_option("--density", o->density, "Of the glass, g/cm^3.")->capture_default_str();
   command->add_option("--melt", o->melt, "Temperature of the melt, K.")->capture_default_str();
   command->add_option("--melt-time", o->melt_time, "fs.")->capture_default_str();
-  command->add_option("--quench-time", o->quench_time, "fs.")->capture_default_str();
+  command->add_option("--quench-time", o->quench_time, "fs; the longer, the fewer defects.")
+      ->capture_default_str();
   command->add_option("--dt", o->dt, "Time step, fs.")->capture_default_str();
   command->add_option("--seed", o->seed, "Of all random numbers.")->capture_default_str();
   command->callback([o, &chosen] { chosen = [o] { return run_generate_sio2(*o); }; });

@@ -26,7 +26,7 @@ struct QuenchOptions {
   double melt = 6000.0;          ///< K
   double end = 300.0;            ///< K
   double melt_time = 5000.0;     ///< fs at the highest temperature
-  double quench_time = 20000.0;  ///< fs from there to `end`, linearly
+  double quench_time = 60000.0;  ///< fs from there to `end`, linearly
   double dt = 1.0;               ///< fs
   double friction = 0.02;        ///< 1/fs
   std::uint64_t seed = 0;
