@@ -49,7 +49,9 @@ nn::Structure read_frame(const std::string& path, std::int64_t index) {
     frame = std::move(next);
     if (count == index) return frame;
   }
-  if (count == 0 || index >= 0) {
+  if (count == 0)
+    throw DataError(str("atoms: ", path, " has no structures. Give a file with at least one."));
+  if (index >= 0) {
     throw DataError(str("atoms: ", path, " has ", count, " structures, not number ", index,
                         ". Give one from 0 on."));
   }

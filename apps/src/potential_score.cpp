@@ -199,6 +199,8 @@ int evaluate_atoms(const EvaluateAtomsOptions& options) {
                            "--configs."));
     }
     structures = io::read_extxyz(name, settings.keys);
+    if (structures.empty())
+      throw DataError(str("evaluate: ", name, " has no structures. Give others with --configs."));
     check_elements(structures, name, file.options.elements);
   });
   const models::Mace model = models::load_mace(file.path, file.options, mesh, file.dtype);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/plot.hpp>
+#include <tuple>
 
 #include "potential.hpp"
 #include "stop_signals.hpp"
@@ -55,6 +57,37 @@ Sets read_sets(const AtomsSettings& s) {
                         "not count). Give another file, or a smaller valid_fraction."));
   }
   return sets;
+}
+
+/// Throws DataError when none of the labels that the loss compares is there; says which are not.
+void check_labels(const Structures& structures,
+                  const std::string& file,
+                  const AtomsSettings& settings,
+                  bool say) {
+  if (structures.empty()) return;
+  const nn::AtomLossOptions loss = settings.loss_options(false);
+  const auto any = [&](auto&& has) {
+    return std::any_of(structures.begin(), structures.end(), has);
+  };
+  const std::tuple<const char*, double, bool> labels[] = {
+      {"energy", loss.energy, any([](const nn::Structure& s) { return s.energy.has_value(); })},
+      {"forces", loss.forces, any([](const nn::Structure& s) { return !s.forces.empty(); })},
+      {"stress", loss.stress, any([](const nn::Structure& s) { return s.stress.has_value(); })},
+      {"virials", loss.virials, any([](const nn::Structure& s) { return s.virials.has_value(); })}};
+  std::string absent;
+  bool found = false;
+  for (const auto& [name, weight, there] : labels) {
+    if (weight == 0.0) continue;
+    found = found || there;
+    if (!there) absent += (absent.empty() ? "" : ", ") + std::string(name);
+  }
+  if (!found) {
+    throw DataError(str("train: ", file, " has no labels that the loss compares (", absent,
+                        "). Name them with --energy-key, --forces-key and so on, or give another "
+                        "file."));
+  }
+  if (say && !absent.empty())
+    fmt::print("{}: no structure has {}, which count with weight 0\n", file, absent);
 }
 
 /// What decides the rest of a run beside weights and optimiser; kept in the checkpoint.
@@ -123,6 +156,10 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   ranks.together([&] {
     if (first) open_run(files, options.resume);
     sets = read_sets(settings);
+    check_labels(sets.train, settings.train_file, settings, first);
+    check_labels(sets.valid,
+                 settings.valid_file.empty() ? settings.train_file : settings.valid_file, settings,
+                 false);
     model_options = settings.model_options(sets.all);
     check_elements(sets.train, settings.train_file, model_options.elements);
     check_elements(sets.valid,

@@ -40,7 +40,7 @@ struct AtomLabels {
   Tensor virials;         ///< [G, 3, 3], eV
   Tensor energy_weight;   ///< [G]: weight * energy_weight of the structure
   Tensor forces_weight;   ///< [N, 1]
-  Tensor stress_weight;   ///< [G, 1, 1]
+  Tensor stress_weight;   ///< [G, 1, 1]; 0 for a cell without volume
   Tensor virials_weight;  ///< [G, 1, 1]
   Tensor atoms;           ///< [G]: their number
   Tensor volume;          ///< [G], A^3; 1 where the box does not repeat along all three axes
