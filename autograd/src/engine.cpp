@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "gathers.hpp"
 #include "segment.hpp"
 #include "summed.hpp"
 #include "tape.hpp"
@@ -99,11 +100,25 @@ class NodeContext final : public VjpContext {
   void drop_grads() { grads_.clear(); }
 
  private:
+  /// What a node of redistribute_again() moves; undefined where it is gone or has changed.
+  static Tensor gathered_from(const Ref<Node>& node) {
+    const Node::Input& in = node->inputs[0];
+    const SavedTensor& saved = in.recomputed ? in.producer->inputs[0].saved : in.saved;
+    if (!saved.tensor.defined() || saved.version != saved.tensor.version()) return {};
+    return (in.recomputed ? recomputed(in) : saved.tensor).detach();
+  }
+
   /// An input that its producer computes again, with its place on the tape.
   static Tensor recomputed(const Node::Input& in) {
     const NoGrad guard;
     const NodeContext context(in.producer, {}, nullptr);
-    const Tensor y = redistribute(in.producer->op->recompute(context), in.layout);
+    Tensor y;
+    if (in.producer->op == &redistribute_again_op) {
+      context.input(0);  // throws where it is gone
+      y = gather_again(*in.producer, gathered_from);
+    } else {
+      y = redistribute(in.producer->op->recompute(context), in.layout);
+    }
     y.set_gradient_state(in.producer, in.output);
     return y;
   }
@@ -131,9 +146,11 @@ class NodeContext final : public VjpContext {
 };
 
 /// What linear views pass down to a leaf, which takes the sum once: the splits of the value, and a
-/// pending sum on all other axes that cut the gradient (a part is filled with zeros, for free).
+/// pending sum on all other axes that cut the gradient (a part is filled with zeros, for free). A
+/// sum over axes that split the value is the leaf's to scatter.
 Layout pending(const Layout& dual, const Layout& gradient) {
   if (gradient.partial_axes() != 0 && gradient.partial_op() != ReduceOp::kSum) return dual;
+  if ((gradient.partial_axes() & dual.split_axes()) != 0) return gradient;
   return dual.with_partial((gradient.split_axes() | gradient.partial_axes()) & ~dual.split_axes());
 }
 
@@ -227,7 +244,9 @@ class Walk {
       const bool capture = it != captured_.end();
       const Layout dual = node->outputs[j].layout.dual();
       if (!node->leaf_linear || capture) {
-        grads[j] = redistribute(grads[j], dual);
+        // What only moves takes its gradient as it comes: the sum is taken where it is moved to.
+        if (capture || node->op == nullptr || !is_redistribution(*node->op))
+          grads[j] = redistribute(grads[j], dual);
       } else if (!node->is_leaf()) {
         grads[j] = redistribute(grads[j], pending(dual, grads[j].layout()));
       }

@@ -3,6 +3,7 @@
 #include <deque>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/core/dry_run.hpp>
+#include <tessera/kernels/elementwise.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <vector>
 
@@ -16,24 +17,32 @@ namespace {
 /// enough that the first leaves early in backward.
 constexpr std::int64_t kBucketBytes = 1 << 20;
 
-/// Gradients that share Partial axes, mesh and dtype, reduced together in one flat buffer.
+/// Unreduced gradients of split leaves that may be on their way at once; a larger one travels alone.
+constexpr std::int64_t kScatterBytes = 4 * kBucketBytes;
+
+/// Gradients that share Partial axes, mesh and dtype, reduced together in one flat buffer. Those of
+/// leaves that some of these axes split are scattered over them: each rank gets the sum of its part.
 struct Bucket {
   Mesh mesh;
   AxisMask axes = 0;
+  AxisMask scatter = 0;
   DType dtype = DType::kFloat32;
   std::int64_t elements = 0;
   std::vector<Ref<Node>> leaves;
 
-  bool fits(const Layout& layout, DType type) const {
-    return mesh == layout.mesh() && axes == layout.partial_axes() && dtype == type;
+  bool fits(const Bucket& other) const {
+    return mesh == other.mesh && axes == other.axes && scatter == other.scatter &&
+           dtype == other.dtype;
   }
   std::int64_t bytes() const { return elements * static_cast<std::int64_t>(size_of(dtype)); }
 };
 
 struct InFlight {
   Bucket bucket;
-  Tensor flat;
+  Tensor flat;  // all of it, summed in place; or what is scattered
+  Tensor out;   // this rank's part of what is scattered
   parallel::Request request;
+  bool scattering = false;  // `flat` is in use
 };
 
 /// The gradients of all leaves on their way. Buckets fill in the order in which backward completes
@@ -62,9 +71,102 @@ Tensor in_place(const Bucket& bucket, const Layout& flat) {
   return Tensor::alias(pending, flat, View::dense(all.data, all.dtype, flat.local_shape()));
 }
 
+/// `box` within the memory of a part that begins at `held.lo`.
+View cut(const View& part, const Box& held, const Box& box) {
+  Box local = box;
+  for (int d = 0; d < box.dims(); ++d)
+    local.set(d, {box.lo[d] - held.lo[d], box.hi[d] - held.lo[d]});
+  return part.slice(local);
+}
+
+/// The sum of this rank's part has arrived where it was scattered; starts the sum over the axes
+/// that do not split.
+void end_scatter(InFlight& flight) {
+  flight.request.wait();
+  flight.flat = Tensor();
+  flight.scattering = false;
+  const AxisMask rest = flight.bucket.axes & ~flight.bucket.scatter;
+  if (rest == 0) return;
+  const View all = flight.out.mutable_local();
+  flight.request =
+      parallel::all_reduce(parallel::Group::of(flight.bucket.mesh, rest), all.data, all.size(),
+                           all.dtype, ReduceOp::kSum, {"gradient reduction", {}, {}});
+}
+
+/// Waits until `bytes` more may be on their way.
+void make_room(std::int64_t bytes) {
+  std::int64_t under_way = 0;
+  for (const InFlight& f : reducer().in_flight) under_way += f.scattering ? f.bucket.bytes() : 0;
+  for (InFlight& f : reducer().in_flight) {
+    if (under_way == 0 || under_way + bytes <= kScatterBytes) return;
+    if (!f.scattering) continue;
+    under_way -= f.bucket.bytes();
+    end_scatter(f);
+  }
+}
+
+/// Copies the pending gradients into one buffer, the part of each member of the group in a row
+/// (a single one that lies so stays where it is), gives up theirs, and starts the sums.
+void launch_scatter(Bucket bucket) {
+  const LayerScope layer("gradient buckets");
+  make_room(bucket.bytes());
+  const Mesh& mesh = bucket.mesh;
+  const std::vector<int> members = mesh.group(mesh.rank(), bucket.scatter);
+  std::vector<std::int64_t> counts(members.size(), 0);
+  std::vector<View> parts;
+  bool in_a_row = bucket.leaves.size() == 1;
+  const std::byte* next = nullptr;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    for (const Ref<Node>& leaf : bucket.leaves) {
+      const Tensor& pending = leaf->pending;
+      const View part = cut(pending.local(), pending.layout().local_box(),
+                            leaf->outputs[0].layout.owned(members[m]));
+      counts[m] += part.size();
+      if (part.size() > 0) {
+        in_a_row = in_a_row && part.is_dense() && (next == nullptr || part.data == next);
+        next = part.as<std::byte>() + part.size() * static_cast<std::int64_t>(size_of(part.dtype));
+      }
+      parts.push_back(part);
+    }
+  }
+  const Layout whole = Layout::replicated(mesh, {bucket.elements});
+  InFlight flight;
+  flight.scattering = true;
+  if (in_a_row) {
+    flight.flat = bucket.leaves[0]->pending;
+  } else {
+    const AllocationScope scope("gradient bucket");
+    flight.flat = Tensor::empty(whole, bucket.dtype);
+    std::int64_t offset = 0;
+    for (const View& part : parts) {
+      std::byte* const to = flight.flat.mutable_local().as<std::byte>() + offset;
+      if (part.size() > 0) kernels::copy(part, View::dense(to, part.dtype, part.shape));
+      offset += part.size() * static_cast<std::int64_t>(size_of(part.dtype));
+    }
+  }
+  Bounds bounds = {0};
+  DimSplit split;
+  for (const std::int64_t n : counts) bounds.push_back(bounds.back() + n);
+  for (int a = 0; a < mesh.axis_count(); ++a)
+    if (bucket.scatter >> a & 1u) split.axes.push_back(a);
+  split.bounds = std::move(bounds);
+  {
+    const AllocationScope scope("gradients");
+    flight.out = Tensor::empty(Layout::make(mesh, {bucket.elements}, {split}), bucket.dtype);
+  }
+  for (const Ref<Node>& leaf : bucket.leaves) leaf->pending = Tensor();
+  const void* const in = flight.flat.local().data;
+  flight.request = parallel::reduce_scatter(parallel::Group::of(mesh, bucket.scatter), in,
+                                            flight.out.mutable_local().data, counts, bucket.dtype,
+                                            ReduceOp::kSum, {"gradient reduction", whole, {}});
+  flight.bucket = std::move(bucket);
+  reducer().in_flight.push_back(std::move(flight));
+}
+
 /// Copies the pending gradients into one buffer (a single one stays where it is), gives up theirs,
 /// and starts the sum.
 void launch(Bucket bucket) {
+  if (bucket.scatter != 0) return launch_scatter(std::move(bucket));
   const LayerScope layer("gradient buckets");
   InFlight flight;
   const Layout flat = Layout::replicated(bucket.mesh, {bucket.elements});
@@ -100,14 +202,22 @@ void launch(Bucket bucket) {
 /// Views into the reduced buffer become the gradients: no copy back.
 void land(InFlight& flight) {
   flight.request.wait();
-  const View all = flight.flat.local();
+  const Tensor& sums = flight.out.defined() ? flight.out : flight.flat;
+  const View all = sums.local();
   std::int64_t offset = 0;
   for (const Ref<Node>& leaf : flight.bucket.leaves) {
     const Layout layout = leaf->outputs[0].layout.dual();
     const View part = View::dense(all.as<std::byte>() + offset, all.dtype, layout.local_shape());
-    add_ready(*leaf, Tensor::alias(flight.flat, layout, part));
+    add_ready(*leaf, Tensor::alias(sums, layout, part));
     offset += part.size() * static_cast<std::int64_t>(size_of(all.dtype));
   }
+}
+
+/// Whether `target` splits what `layout` splits, alike, and perhaps more dimensions.
+bool splits_further(const Layout& layout, const Layout& target) {
+  for (int d = 0; d < layout.dims(); ++d)
+    if (layout.is_split(d) && !(layout.split(d) == target.split(d))) return false;
+  return true;
 }
 
 /// Moves a leaf's pending gradient towards its reduction.
@@ -119,8 +229,9 @@ void schedule(const Ref<Node>& leaf) {
     leaf->pending = Tensor();
     return;
   }
-  const bool same_splits = layout.dual() == target && layout.partial_op() == ReduceOp::kSum;
-  if (!same_splits) {
+  const AxisMask added = target.split_axes() & ~layout.split_axes();
+  if (!splits_further(layout, target) || (added & ~layout.partial_axes()) != 0 ||
+      layout.partial_op() != ReduceOp::kSum) {
     Tensor moved = redistribute(leaf->pending, target);
     leaf->pending = Tensor();
     add_ready(*leaf, std::move(moved));
@@ -128,13 +239,13 @@ void schedule(const Ref<Node>& leaf) {
   }
   Bucket alone{layout.mesh(),
                layout.partial_axes(),
+               added,
                leaf->outputs[0].dtype,
                layout.local_shape().product(),
                {leaf}};
   if (alone.bytes() >= kBucketBytes) return launch(std::move(alone));
   std::vector<Bucket>& open = reducer().open;
-  auto it = std::find_if(open.begin(), open.end(),
-                         [&](const Bucket& b) { return b.fits(layout, leaf->outputs[0].dtype); });
+  auto it = std::find_if(open.begin(), open.end(), [&](const Bucket& b) { return b.fits(alone); });
   if (it == open.end()) {
     open.push_back(std::move(alone));
     it = std::prev(open.end());
@@ -191,6 +302,8 @@ void start_reductions() {
 void finish_gradients() {
   start_reductions();
   const NoGrad guard;
+  for (InFlight& flight : reducer().in_flight)
+    if (flight.scattering) end_scatter(flight);
   while (!reducer().in_flight.empty()) {
     InFlight flight = std::move(reducer().in_flight.front());
     reducer().in_flight.pop_front();

@@ -1,5 +1,6 @@
 #include "tape.hpp"
 
+#include "gathers.hpp"
 #include "segment.hpp"
 
 namespace tessera {
@@ -19,6 +20,7 @@ Node::Node() : number(next_number++) {}
 
 Node::~Node() {
   if (segment) segment->entries[place].node = nullptr;
+  if (op == &redistribute_again_op) forget_gather(*this);
 }
 
 void Node::dispose() const {
@@ -65,6 +67,16 @@ bool is_leaf(const Tensor& x) { return !slot_of(x) || slot_of(x).node->is_leaf()
 
 namespace {
 
+/// A factor is read for the gradient of another input, so only where that is wanted.
+[[gnu::noinline]] void count_readers(const Node& node) {
+  int producers = 0;
+  for (const Node::Input& input : node.inputs) producers += input.producer ? 1 : 0;
+  if (producers < 2) return;
+  for (const Node::Input& input : node.inputs)
+    if (input.recomputed && input.producer->op == &redistribute_again_op)
+      count_gather_reader(*input.producer);
+}
+
 /// With saved values unless a segment puts them in later.
 [[gnu::always_inline]] inline Ref<Node> make_node(const OpDef& op,
                                                   std::span<const Tensor> inputs,
@@ -102,12 +114,14 @@ namespace {
       input.saved.tensor = x;
     }
   }
+  if (node->reads_recomputed) count_readers(*node);
   for (int j = 0; j < outputs.size(); ++j) {
     const Tensor& y = outputs[j];
     Node::Output& output = node->outputs.emplace_back(y.layout(), y.dtype(), SavedTensor{});
     if (segment == nullptr && (op.saved_outputs >> j & 1u) != 0)
       output.saved = {y.detach(), y.version()};
   }
+  if (&op == &redistribute_again_op) add_gather(*node);
   return node;
 }
 

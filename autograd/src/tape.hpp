@@ -85,9 +85,11 @@ class Node : public GradientState, public CachedObject {
 
   bool is_leaf() const { return op == nullptr; }
   /// Whether output `j` need not be saved. Only one step back: what is computed again from values
-  /// that are themselves computed again would cost the square of a chain's length.
+  /// that are themselves computed again would cost the square of a chain's length. (How a parameter
+  /// is read is a short chain: cast, redistribute.)
   bool recomputes(int j) const {
-    return j == 0 && op != nullptr && op->recompute != nullptr && !reads_recomputed;
+    return j == 0 && op != nullptr && op->recompute != nullptr &&
+           (!reads_recomputed || leaf_linear);
   }
   void release_saved();
 

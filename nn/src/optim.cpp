@@ -1,15 +1,18 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/core/dry_run.hpp>
+#include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/optim.hpp>
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/optim.hpp>
 #include <tessera/parallel/communicator.hpp>
+#include <tessera/parallel/redistribute.hpp>
 
 namespace tessera::optim {
 namespace {
@@ -17,6 +20,24 @@ namespace {
 /// The local part as one dense run of elements.
 Tensor dense(const Tensor& t) {
   return t.local().is_dense() ? t : Tensor::from_local(t.local(), t.layout());
+}
+
+/// Brings what each rank has changed, its share of a value, to all; one is on its way while the
+/// one before it is put in its place.
+void gather_shares(const std::vector<std::pair<Tensor, Tensor>>& shares) {
+  std::optional<parallel::Redistribution> flight;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const auto start = [&](std::size_t j) {
+      return parallel::start_redistribute(shares[j].second, shares[j].first.layout(), "parameter");
+    };
+    if (!flight) flight.emplace(start(i));
+    std::optional<parallel::Redistribution> next;
+    if (i + 1 < shares.size()) next.emplace(start(i + 1));
+    const Tensor whole = flight->wait();
+    kernels::copy(whole.local(), shares[i].first.mutable_local());
+    flight.reset();
+    if (next) flight.emplace(std::move(*next));
+  }
 }
 
 }  // namespace
@@ -63,7 +84,8 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
 void Optimizer::make_slots(Item& item) const {
   if (item.slots.size() == slot_names_.size()) return;
   for (std::size_t s = 0; s < slot_names_.size(); ++s) {
-    item.slots.push_back(Tensor::zeros(item.parameter.rest(), item.parameter.dtype()));
+    item.slots.push_back(
+        Tensor::zeros(item.parameter.optimizer_layout(), item.parameter.dtype()));
   }
 }
 
@@ -73,15 +95,19 @@ void Optimizer::step() {
   finish_gradients();
   ++steps_;
   std::vector<Tensor> gradients;  // keeps dense copies alive
+  std::vector<std::pair<Tensor, Tensor>> shares;
   std::vector<kernels::OptimSegment> segments;
   for (Item& item : items_) {
     const Tensor& value = item.parameter.value();
     const Tensor g = gradient(value);
     if (!g.defined()) continue;
     make_slots(item);
-    gradients.push_back(dense(g));
+    const Layout& layout = item.parameter.optimizer_layout();
+    const Tensor share = redistribute(value.detach(), layout);
+    if (!(layout == value.layout())) shares.emplace_back(value, share);
+    gradients.push_back(dense(redistribute(g, layout)));
     kernels::OptimSegment segment;
-    segment.parameter = value.mutable_local();
+    segment.parameter = share.mutable_local();
     segment.gradient = gradients.back().local();
     if (!item.slots.empty()) segment.first = item.slots[0].mutable_local();
     if (item.slots.size() > 1) segment.second = item.slots[1].mutable_local();
@@ -92,6 +118,7 @@ void Optimizer::step() {
     clear_gradient(value);
   }
   update(segments);
+  gather_shares(shares);
 }
 
 void Optimizer::zero_grad() {

@@ -1,8 +1,17 @@
 #include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/gathered.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/scope.hpp>
 #include <tessera/nn/parameter.hpp>
+#include <tessera/parallel/redistribute.hpp>
 
 namespace tessera::nn {
+
+/// A value on its way from rest to use.
+struct Parameter::Ahead {
+  parallel::Redistribution flight;
+  std::uint32_t version;  // of what it moves
+};
 
 Parameter::Parameter(const Shape& shape, const Init& init, const Mesh& mesh, DType dtype)
     : state_(std::make_shared<State>()) {
@@ -21,7 +30,68 @@ Tensor Parameter::operator()() const {
   const Tensor& stored = value();
   if (grad_enabled()) state_->read = true;
   const Tensor x = state_->compute == state_->dtype ? stored : cast_again(stored, state_->compute);
-  return state_->use == state_->rest ? x : redistribute(x, state_->use);
+  if (state_->use == state_->rest) return x;
+  if (!state_->keep) return redistribute_again(x, state_->use, moved(x));
+  if (!has_kept()) {
+    state_->kept = {};
+    const Tensor ready = moved(x);
+    state_->kept = ready.defined() ? ready : parallel::redistribute(x.detach(), state_->use);
+    state_->kept_version = stored.version();
+  }
+  return redistributed(x, state_->kept);
+}
+
+bool Parameter::has_kept() const {
+  return state_->kept.defined() && state_->kept_version == state_->value.version() &&
+         state_->kept.dtype() == state_->compute;
+}
+
+std::weak_ptr<Parameter::State>& Parameter::last_read() {
+  static auto* last = new std::weak_ptr<State>;
+  return *last;
+}
+
+/// `x` in its use layout if that is on its way; undefined: it is not. Starts what comes next.
+Tensor Parameter::moved(const Tensor& x) const {
+  Tensor y;
+  if (const std::shared_ptr<Ahead> ahead = std::move(state_->ahead)) {
+    state_->ahead = nullptr;
+    y = ahead->flight.wait();
+    if (ahead->version != state_->value.version() || !(y.layout() == state_->use) ||
+        y.dtype() != x.dtype()) {
+      y = {};
+    }
+  }
+  // Values that are read while backward computes something again have another order.
+  if (current_scope().phase == Phase::kBackward) return y;
+  state_->read_version = state_->value.version();
+  const std::shared_ptr<State> last = last_read().lock();
+  // A step between the two: this one begins a new pass.
+  if (last && last != state_ && last->value.defined() &&
+      last->read_version == last->value.version()) {
+    last->next = state_;
+  }
+  last_read() = state_;
+  if (const std::shared_ptr<State> next = state_->next.lock(); next && next != state_) {
+    Parameter p;
+    p.state_ = next;
+    p.start_ahead();
+  }
+  return y;
+}
+
+void Parameter::start_ahead() const {
+  if (state_->ahead || state_->use == state_->rest || !state_->value.defined()) return;
+  if (state_->keep && has_kept()) return;
+  const NoGrad no_grad;
+  const Tensor x = cast(state_->value.detach(), state_->compute);
+  state_->ahead = std::make_shared<Ahead>(
+      Ahead{parallel::start_redistribute(x, state_->use, "parameter"), state_->value.version()});
+}
+
+void Parameter::keep_use(bool on) {
+  state_->keep = on;
+  state_->kept = {};
 }
 
 void Parameter::compute_in(DType dtype) {
@@ -54,6 +124,8 @@ void Parameter::set_value(const Tensor& value) const {
   const Tensor dense =
       value.local().is_dense() ? value : Tensor::from_local(value.local(), value.layout());
   state_->value = state_->trainable ? require_grad(dense) : dense;
+  state_->kept = {};
+  state_->ahead = nullptr;
 }
 
 void Parameter::set_requires_grad(bool on) {
@@ -66,6 +138,8 @@ void Parameter::initialize(const std::string& path, RandomKey key) {
   state_->key = key;
   state_->initialized = true;
   state_->value = {};
+  state_->kept = {};
+  state_->ahead = nullptr;
 }
 
 void Parameter::set_stage(const parallel::Group& stages, int stage) {
@@ -90,6 +164,7 @@ void Parameter::place(const Layout& rest, const Layout& use) {
   }
   state_->rest = rest;
   state_->use = use;
+  state_->shares = {};
 }
 
 void Parameter::to(DType dtype) {

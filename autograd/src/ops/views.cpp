@@ -2,6 +2,7 @@
 // first three are views of the local memory wherever its strides allow, and never move an element
 // between ranks.
 
+#include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/kernels/elementwise.hpp>
@@ -256,6 +257,17 @@ struct CastArgs {
   std::int64_t dtype;
 };
 
+/// The gradient of a cast. A pending sum (of a parameter, see DESIGN 6) is cast part by part: taken
+/// before, it would be taken in the narrow type, and outside of the buckets.
+void cast_vjp(VjpContext& context) {
+  const Tensor g = context.grad();
+  const DType dtype = context.input_dtype(0);
+  if (g.layout().partial_axes() == 0 || grad_enabled()) return context.set(0, cast(g, dtype));
+  const Tensor parts = Tensor::empty(g.layout(), dtype, g.device());
+  kernels::copy(g.local(), parts.mutable_local());
+  context.set(0, parts);
+}
+
 OpDef make_cast(bool again) {
   OpDef op = {
       .name = "cast",
@@ -271,8 +283,7 @@ OpDef make_cast(bool again) {
             broadcast_signatures(problem, legal);
           },
       .local = [](const LocalCall& call) { kernels::copy(call.in[0].view, call.out[0].view); },
-      .vjp =
-          [](VjpContext& context) { context.set(0, cast(context.grad(), context.input_dtype(0))); },
+      .vjp = cast_vjp,
       .linear_view = true};
   if (again) {
     op.saved_inputs = 0b1;

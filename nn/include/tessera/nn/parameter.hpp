@@ -31,6 +31,11 @@ class Parameter {
   const std::string& path() const { return state_->path; }
   const Layout& rest() const { return state_->rest; }
   const Layout& use() const { return state_->use; }
+  /// That of an optimiser's state, and of the part of the values that it changes on this rank;
+  /// `rest` unless nn::shard() says otherwise.
+  const Layout& optimizer_layout() const {
+    return state_->shares.defined() ? state_->shares : state_->rest;
+  }
   /// Bytes of this rank's part at rest.
   std::int64_t local_bytes() const {
     if (!here()) return 0;
@@ -38,7 +43,8 @@ class Parameter {
   }
 
   /// The value as a layer reads it, in the use layout and the element type to compute in: recorded
-  /// ops where these differ from what is stored. Throws UsageError when the model has not been
+  /// ops where these differ from what is stored. Where that moves data, the parameter that was read
+  /// after this one the last time starts to move, too. Throws UsageError when the model has not been
   /// initialised.
   Tensor operator()() const;
   /// The leaf that holds the values, in the rest layout; its gradient is `gradient(value())`.
@@ -52,6 +58,11 @@ class Parameter {
   /// New layouts; the values move along. Throws UsageError when a recorded computation has read the
   /// parameter already.
   void place(const Layout& rest, const Layout& use);
+  /// Whether the value in its use layout is kept while the values at rest do not change, or made
+  /// again for each use, in backward too (the state after construction).
+  void keep_use(bool on);
+  /// See optimizer_layout(); undefined: `rest`.
+  void place_optimizer(const Layout& layout) { state_->shares = layout; }
   /// New element type; the values are converted. Make optimisers afterwards.
   void to(DType dtype);
   /// Element type in which layers read it from now on (see nn::compute_in()); its own: as stored.
@@ -75,9 +86,11 @@ class Parameter {
   friend bool operator==(const Parameter& a, const Parameter& b) { return a.state_ == b.state_; }
 
  private:
+  struct Ahead;
   struct State {
     Layout rest;
     Layout use;
+    Layout shares;
     DType dtype = DType::kFloat32;
     Init init;
     std::string path;
@@ -89,9 +102,19 @@ class Parameter {
     DType compute = DType::kFloat32;
     parallel::Group stages;
     int stage = 0;
+    bool keep = false;
     Tensor value;
+    Tensor kept;                       // the value in use, of version `kept_version` at rest
+    std::uint32_t kept_version = 0;
+    std::shared_ptr<Ahead> ahead;      // the value in use, on its way
+    std::weak_ptr<State> next;         // what was read after it
+    std::uint32_t read_version = 0;
   };
   void set_value(const Tensor& value) const;
+  bool has_kept() const;
+  Tensor moved(const Tensor& x) const;
+  void start_ahead() const;
+  static std::weak_ptr<State>& last_read();
   std::shared_ptr<State> state_;
 };
 
