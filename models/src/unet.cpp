@@ -4,6 +4,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/nn/tensor_parallel.hpp>
 
 namespace tessera::models {
 namespace {
@@ -103,9 +104,9 @@ void ResidualBlock::fields(nn::Fields& f) {
 Tensor ResidualBlock::forward(const Tensor& x) const {
   // The shortcut goes first: its gradient then comes last, and only that of y waits for it.
   const Tensor carried = shortcut_ ? (*shortcut_)(x) : x;
-  Tensor h = conv1_(norm1_ ? (*norm1_)(x) : x);
+  Tensor h = conv1_(nn::gathered_for(norm1_ ? (*norm1_)(x) : x, conv1_.weight));
   h = norm2_ ? (*norm2_)(h) : activate(h, activation_);
-  h = conv2_(dropout_(h));
+  h = nn::returned_to(conv2_(dropout_(h)), x);
   return carried + cast(h, carried.dtype());
 }
 

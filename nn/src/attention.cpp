@@ -7,6 +7,7 @@
 #include <tessera/nn/attention.hpp>
 #include <tessera/nn/encodings.hpp>
 #include <tessera/nn/heads.hpp>
+#include <tessera/nn/tensor_parallel.hpp>
 
 namespace tessera::nn {
 namespace {
@@ -112,9 +113,11 @@ Tensor MultiHeadAttention::forward(const Tensor& x) const { return forward(x, x)
 
 Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& context) const {
   const MultiHeadAttentionOptions& o = options_;
-  Tensor q = split_heads(query(x), o.heads);
-  Tensor k = split_heads(key(context), o.key_heads);
-  const Tensor v = split_heads(value(context), o.key_heads);
+  const Tensor tokens = gathered_for(x, query.weight);
+  const Tensor others = context.id() == x.id() ? tokens : gathered_for(context, key.weight);
+  Tensor q = split_heads(query(tokens), o.heads);
+  Tensor k = split_heads(key(others), o.key_heads);
+  const Tensor v = split_heads(value(others), o.key_heads);
   if (o.qk_norm) {
     q = (*query_norm)(q);
     k = (*key_norm)(k);
@@ -123,7 +126,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const Tensor& context) const
     q = rotary(q, *o.rotary);
     k = rotary(k, *o.rotary);
   }
-  return proj(join_heads(attend(q, k, v)));
+  return returned_to(proj(join_heads(attend(q, k, v))), x);
 }
 
 Tensor MultiHeadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v) const {

@@ -2,6 +2,7 @@
 
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/nn/mlp.hpp>
+#include <tessera/nn/tensor_parallel.hpp>
 
 namespace tessera::nn {
 namespace {
@@ -32,9 +33,10 @@ void Mlp::fields(Fields& f) {
 }
 
 Tensor Mlp::forward(const Tensor& x) const {
+  const Tensor in = gathered_for(x, fc1.weight);
   const Tensor h =
-      gate ? activate((*gate)(x), activation_) * fc1(x) : activate(fc1(x), activation_);
-  return fc2(dropout_(h));
+      gate ? activate((*gate)(in), activation_) * fc1(in) : activate(fc1(in), activation_);
+  return returned_to(fc2(dropout_(h)), x);
 }
 
 std::string Mlp::describe() const {

@@ -316,8 +316,8 @@ bool glob_match(std::string_view pattern, std::string_view path) {
 
 void place(Module& model, const std::vector<std::pair<std::string, ParameterPlacement>>& rules) {
   auto parameters = model.named_parameters();
-  const auto resolve = [](const Placement& placement, const Parameter& p) {
-    return placement.mesh().defined() ? placement.resolve(p.shape())
+  const auto resolve = [](const Placement& placement, const Parameter& p, std::int64_t multiple) {
+    return placement.mesh().defined() ? placement.resolve(p.shape(), {.multiple = multiple})
                                       : Layout::replicated(p.mesh(), p.shape());
   };
   struct Choice {
@@ -330,7 +330,8 @@ void place(Module& model, const std::vector<std::pair<std::string, ParameterPlac
     for (auto& [path, p] : parameters) {
       if (!glob_match(pattern, path)) continue;
       matched = true;
-      choices.push_back({&p, resolve(placement.rest, p), resolve(placement.use, p)});
+      choices.push_back({&p, resolve(placement.rest, p, placement.multiple),
+                         resolve(placement.use, p, placement.multiple)});
     }
     if (!matched) {
       std::string names;

@@ -58,6 +58,8 @@ class MultiHeadAttention : public Layer {
   /// Attends to `context` [N, context domain..., context_channels].
   Tensor forward(const Tensor& x, const Tensor& context) const;
   std::string describe() const override;
+  /// With every size written out.
+  const MultiHeadAttentionOptions& options() const { return options_; }
 
   /// Which domain dimensions are circles from now on (kCircular). One rule per domain dimension, or
   /// one for all.

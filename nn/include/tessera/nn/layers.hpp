@@ -105,6 +105,8 @@ class GroupNorm : public Layer {
   Tensor forward(const Tensor& x) const override;
   std::string describe() const override;
 
+  const GroupNormOptions& options() const { return options_; }
+
   Parameter weight;  ///< gamma [channels]
   Parameter bias;    ///< beta [channels]
 

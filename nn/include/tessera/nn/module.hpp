@@ -185,6 +185,9 @@ void initialize(Module& model, std::uint64_t seed);
 struct ParameterPlacement {
   Placement rest = {};
   Placement use = {};
+  /// Boundaries of dimensions that are split with `domain` set are multiples of this: heads, groups
+  /// of channels (see Placement::shard).
+  std::int64_t multiple = 1;
 };
 
 /// Places all parameters whose path matches a pattern (`*`: any characters, `?`: one). Later rules
