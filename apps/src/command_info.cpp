@@ -6,8 +6,9 @@
 namespace tessera::app {
 
 void add_info(CLI::App& program, Command& chosen) {
-  CLI::App* const command =
-      program.add_subcommand("info", "Show this build and job, or the model of a run.");
+  CLI::App* const command = program.add_subcommand(
+      "info",
+      "Show this build, job and machine and what is wrong with them, or the model of a run.");
   const auto run = std::make_shared<std::string>();
   const auto mesh = std::make_shared<std::string>();
   command->add_option("run", *run, "Directory of a run, or a weights file.");

@@ -4,6 +4,7 @@
 #include <tessera/models/mace_file.hpp>
 
 #include "network.hpp"
+#include "train.hpp"
 
 namespace tessera::app {
 namespace {
@@ -121,6 +122,7 @@ void AtomsSettings::declare(io::Settings& s) {
   s.add("training.lr_scheduler_gamma", lr_scheduler_gamma, "Factor of ExponentialLR per epoch.",
         {.min = 0, .max = 1});
   s.add("training.clip_grad", clip_grad, "Largest norm of the gradient; 0: any.", not_negative);
+  declare_nan(s, on_nan, nan_limit);
   s.add("training.ema", ema, "Validate and keep an average of the weights.");
   s.add("training.ema_decay", ema_decay, "Its decay.", {.min = 0, .max = 1});
   s.add("training.stage_two", stage_two, "End with more weight on energies.");

@@ -49,6 +49,8 @@ struct AtomsSettings {
   std::int64_t scheduler_patience = 50;
   double lr_scheduler_gamma = 0.9993;
   double clip_grad = 10.0;
+  std::string on_nan = "stop";
+  std::int64_t nan_limit = 10;
   bool ema = true;
   double ema_decay = 0.99;
   bool stage_two = false;

@@ -248,6 +248,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   };
 
   const std::int64_t last_step = settings.max_num_epochs * steps_per_epoch;
+  nn::NanGuard guard(mesh, model, optimizer, nan_options(settings.on_nan, settings.nan_limit));
   auto last_save = Clock::now();
   bool stopped = false;
   bool done = state.step >= last_step;
@@ -271,23 +272,27 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       const nn::Graph graph = nn::batch_graph(batch, mesh, cut);
       const nn::AtomLabels labels = nn::batch_labels(batch, graph);
       const bool stress = loss_options.stress != 0.0 || loss_options.virials != 0.0;
-      const Tensor loss = nn::atom_loss(
-          model.compute(graph, {.stress = stress, .create_graph = true}), labels, loss_options);
+      const auto forward = [&] {
+        return nn::atom_loss(model.compute(graph, {.stress = stress, .create_graph = true}), labels,
+                             loss_options);
+      };
+      const Tensor loss = forward();
       backward(loss);
-      if (settings.clip_grad > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip_grad);
-      optimizer.step();
-      if (ema) ema->update();
-      ++state.step;
       const double value = reduced(loss).item();
-      metrics->write({{"step", state.step},
-                      {"loss", value},
-                      {"lr", optimizer.lr()},
-                      {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}});
-      if (!std::isfinite(value)) {
-        throw Error(str("train: the loss of step ", state.step, " is ", value,
-                        " (the training has diverged). Lower training.lr, or look for wrong labels "
-                        "and overlapping atoms."));
+      const bool good = guard.passes(state.step, value, forward);
+      if (good) {
+        if (settings.clip_grad > 0.0) optim::clip_grad_norm(model.parameters(), settings.clip_grad);
+        optimizer.step();
+        if (ema) ema->update();
       }
+      ++state.step;
+      std::vector<std::pair<std::string, io::JsonValue>> line = {
+          {"step", state.step},
+          {"loss", value},
+          {"lr", optimizer.lr()},
+          {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}};
+      if (!good) line.emplace_back("skipped", guard.skipped());
+      metrics->write(line);
       stopped = ranks.total(StopSignals::requested() ? 1 : 0) > 0;
     }
     if (state.step % steps_per_epoch == 0) {
@@ -305,6 +310,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       last_save = Clock::now();
     }
   }
+  print_skipped(guard);
   if (!done) return kExitPreempted;
 
   const models::Mace best = models::load_mace(files.weights(), mesh, settings.dtype());

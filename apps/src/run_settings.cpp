@@ -1,5 +1,7 @@
 #include "run_settings.hpp"
 
+#include "train.hpp"
+
 namespace tessera::app {
 
 RunSettings::RunSettings(const ModelEntry& of)
@@ -19,6 +21,7 @@ void RunSettings::declare(io::Settings& s) {
   s.add("training.weight_decay", weight_decay,
         "AdamW's weight decay, on weights of two and more dimensions.", not_negative);
   s.add("training.clip", clip, "Largest norm of the gradient; 0: any.", not_negative);
+  declare_nan(s, on_nan, nan_limit);
   s.add("training.ema", ema, "Decay of the average of the weights that is kept; 0: none.",
         {.min = 0, .max = 1});
   s.add("training.loss", loss, "What is minimised.", {.choices = {"mse", "l1", "huber"}});

@@ -28,6 +28,8 @@ struct RunSettings {
   std::int64_t warmup = 50;
   double weight_decay = 0.0;
   double clip = 1.0;
+  std::string on_nan = "stop";
+  std::int64_t nan_limit = 10;
   double ema = 0.99;
   std::string loss = "mse";
   std::string precision = "f32";

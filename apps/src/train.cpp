@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
@@ -46,6 +45,14 @@ class StepReporter {
     sent_before_ = parallel::comm_stats().total().bytes;
     return {values[0] > 0, values[1], *std::max_element(values.begin() + 2, values.end())};
   }
+  /// What `f` sends is not part of the step.
+  template <class F>
+  auto uncounted(F&& f) {
+    const std::int64_t before = parallel::comm_stats().total().bytes;
+    const auto result = f();
+    sent_before_ += parallel::comm_stats().total().bytes - before;
+    return result;
+  }
 
  private:
   io::Collective ranks_;
@@ -59,6 +66,27 @@ Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& b
   if (settings.loss == "l1") return l1_loss(output, batch.target, weight);
   if (settings.loss == "huber") return huber_loss(output, batch.target, 1.0, weight);
   return mse_loss(output, batch.target, weight);
+}
+
+void declare_nan(io::Settings& s, std::string& on_nan, std::int64_t& nan_limit) {
+  s.add("training.on_nan", on_nan,
+        "When the loss or the gradient of a step is NaN or infinite: stop, naming op and layer, or "
+        "skip the step.",
+        {.choices = {"stop", "skip"}});
+  s.add("training.nan_limit", nan_limit, "Steps in a row that may be skipped; one more stops.",
+        {.min = 0});
+}
+
+nn::NanGuardOptions nan_options(const std::string& on_nan, std::int64_t nan_limit) {
+  return {.on_nan = on_nan == "skip" ? nn::OnNan::kSkip : nn::OnNan::kStop,
+          .most_skips = nan_limit};
+}
+
+void print_skipped(const nn::NanGuard& guard) {
+  if (guard.skipped() == 0 || process().rank != 0) return;
+  fmt::print("{} steps were skipped: their loss or gradient was NaN or infinite\n",
+             guard.skipped());
+  std::fflush(stdout);
 }
 
 int train(RunSettings& settings, const TrainOptions& options) {
@@ -103,6 +131,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
   });
 
   StepReporter reporter(mesh);
+  nn::NanGuard guard(mesh, network, optimizer, nan_options(settings.on_nan, settings.nan_limit));
   io::Progress progress(settings.steps, {.label = "train", .first = state.step});
   StepProfiler profiler(
       {.dir = options.profile ? files.profile() : std::string(), .steps = options.profile_steps},
@@ -118,31 +147,33 @@ int train(RunSettings& settings, const TrainOptions& options) {
       return f();
     };
     const Batch batch = in_phase("data", [&] { return task->batch(state.step * settings.batch); });
-    const Tensor loss =
-        in_phase("forward", [&] { return loss_of(settings, model(batch.input), batch); });
+    const auto forward = [&] { return loss_of(settings, model(batch.input), batch); };
+    const Tensor loss = in_phase("forward", forward);
     in_phase("backward", [&] { backward(loss); });
-    in_phase("optimizer", [&] {
+    const bool good = in_phase("optimizer", [&] {
+      finish_gradients();
+      const double value = loss.item();
+      if (!reporter.uncounted([&] { return guard.passes(state.step, value, forward); }))
+        return false;
       if (settings.clip > 0.0) optim::clip_grad_norm(network.parameters(), settings.clip);
       optimizer.set_lr(schedule(state.step));
       optimizer.step();
       if (ema) ema->update();
+      return true;
     });
     ++state.step;
 
     const double value = loss.item();
     const StepReport report = reporter.report();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    metrics->write({{"step", state.step},
-                    {"loss", value},
-                    {"seconds", seconds},
-                    {"peak_bytes", report.peak_bytes},
-                    {"comm_bytes", report.comm_bytes}});
+    std::vector<std::pair<std::string, io::JsonValue>> line = {{"step", state.step},
+                                                               {"loss", value},
+                                                               {"seconds", seconds},
+                                                               {"peak_bytes", report.peak_bytes},
+                                                               {"comm_bytes", report.comm_bytes}};
+    if (!good) line.emplace_back("skipped", guard.skipped());
+    metrics->write(line);
     profiler.end_step();
-    if (!std::isfinite(value)) {
-      throw Error(str("train: the loss of step ", state.step, " is ", value,
-                      " (the training has diverged). Lower training.lr, or find the op with "
-                      "TESSERA_ANOMALY=1."));
-    }
     progress.update(state.step, fmt::format("loss {:.4g}", value));
     stopped = report.stop;
     if (stopped || state.step == settings.steps || state.step % options.checkpoint_every == 0) {
@@ -150,6 +181,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
     }
   }
   profiler.finish();
+  print_skipped(guard);
   if (stopped && state.step < settings.steps) return kExitPreempted;
 
   if (ema) ema->swap();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <tessera/nn/nan_guard.hpp>
 
 #include "run_settings.hpp"
 
@@ -19,6 +20,13 @@ struct TrainOptions {
 /// Trains the model for the task that the settings name and fills the run's directory. Returns the
 /// exit code: 0, or 75 when a signal asked to stop and the run can be resumed.
 int train(RunSettings& settings, const TrainOptions& options);
+
+/// What `on_nan` (stop, skip) and `nan_limit` of the settings say.
+nn::NanGuardOptions nan_options(const std::string& on_nan, std::int64_t nan_limit);
+/// Declares both of them.
+void declare_nan(io::Settings& settings, std::string& on_nan, std::int64_t& nan_limit);
+/// Says at the end how many steps were left out, if any.
+void print_skipped(const nn::NanGuard& guard);
 
 /// What the training minimises; points that the mask leaves out do not count.
 Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& batch);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <tessera/core/hash.hpp>
+#include <tessera/core/scope.hpp>
 #include <tessera/core/threads.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/redistribute.hpp>
@@ -151,8 +152,12 @@ void check_anomaly(const OpDef& op, std::span<const Tensor> inputs, const Output
         .wait();
   }
   if (flags[0] != 0 && flags[1] == 0) {
-    std::string text = str(op.name, ": made a NaN or infinity from finite inputs (");
-    for (const Tensor& x : inputs) text += x.defined() ? x.str() + " " : std::string("- ");
+    const Scope& scope = current_scope();
+    std::string text =
+        str(op.name, ": made a NaN or infinity from finite inputs",
+            *scope.layer != '\0' ? " in " : "", scope.layer, ", ", name(scope.phase), " (");
+    for (int i = 0; const Tensor& x : inputs)
+      text += (i++ > 0 ? ", " : "") + (x.defined() ? x.str() : std::string("-"));
     throw Error(text +
                 "). Look at the values that enter this op; a smaller learning rate or gradient "
                 "clipping may help.");
