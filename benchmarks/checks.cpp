@@ -2,11 +2,12 @@
 // the checks and without, in turns. The ratio is taken per pair.
 // Usage: scripts/bench -n RANKS checks [pairs] [size] [base]
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/parallel/communicator.hpp>
-#include <tessera/parallel/failure.hpp>
+#include <tessera/parallel/stats.hpp>
 #include <tessera/tessera.hpp>
 
 #include "measure.hpp"
