@@ -5,6 +5,7 @@
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/autograd/ops/softmax.hpp>
 
 namespace tessera {
 
@@ -52,6 +53,28 @@ Tensor huber_loss(const Tensor& prediction,
   const Tensor distance = abs(widened(prediction) - widened(target));
   const Tensor near = clamp(distance, 0.0, delta);
   return weighted_mean(near * (distance - near * 0.5), widened(weight));
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target) {
+  Shape samples = logits.shape();
+  if (logits.dims() > 0) samples.resize(logits.dims() - 1);
+  if (logits.dims() < 1 || !(target.shape() == samples) || logits.numel() == 0) {
+    throw ShapeError(str("cross_entropy: logits ", logits.shape(), " and target ", target.shape(),
+                         " do not fit (logits have one dimension more, the classes, and are not "
+                         "empty)."));
+  }
+  if (is_floating(target.dtype()) || target.dtype() == DType::kBool) {
+    throw DTypeError(str("cross_entropy: target ", name(target.dtype()),
+                         " does not number classes. Use int32 or int64."));
+  }
+  const Tensor x = widened(logits);
+  const int last = x.dims() - 1;
+  const Tensor classes = Tensor::from_function(
+      Layout::make(x.mesh(), {x.size(last)}, {x.layout().split(last)}),
+      [](const Index& i) { return static_cast<double>(i[0]); }, target.dtype());
+  samples.push_back(1);
+  const Tensor mask = cast(equal(reshape(target, samples), classes), x.dtype());
+  return -(reduced(sum(log_softmax(x) * mask)) / reduced(sum(mask)));
 }
 
 }  // namespace tessera

@@ -36,8 +36,8 @@
 #include <tessera/models/mesh_graph_net.hpp>
 #include <tessera/models/solvers.hpp>
 #include <tessera/models/swin.hpp>
-#include <tessera/models/transolver.hpp>
 #include <tessera/models/tensor_parallel.hpp>
+#include <tessera/models/transolver.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/atoms/batches.hpp>
@@ -66,11 +66,11 @@
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/norms.hpp>
 #include <tessera/nn/optim.hpp>
-#include <tessera/nn/shard.hpp>
-#include <tessera/nn/tensor_parallel.hpp>
 #include <tessera/nn/parameter.hpp>
 #include <tessera/nn/patches.hpp>
 #include <tessera/nn/pipeline.hpp>
+#include <tessera/nn/shard.hpp>
 #include <tessera/nn/slice_attention.hpp>
+#include <tessera/nn/tensor_parallel.hpp>
 #include <tessera/nn/transformer.hpp>
 #include <tessera/parallel/runtime.hpp>
