@@ -457,9 +457,20 @@ std::vector<Tensor> backward_through(const std::vector<Tensor>& outputs,
     walk.seed(outputs[j], gradients[j]);
   }
   walk.run();
+  if (last) launch_buckets();
   std::vector<Tensor> results;
   for (const Tensor& input : inputs) results.push_back(walk.captured(input));
   return results;
+}
+
+Tensor without_values(const Tensor& x) {
+  const Tensor one = Tensor::empty(Layout::replicated(Mesh::self(), {1}), x.dtype(), x.device());
+  View view = x.local();
+  view.data = one.local().data;
+  for (std::int64_t& stride : view.strides) stride = 0;
+  const Tensor place = Tensor::alias(one, x.layout(), view);
+  place.set_gradient_state(x.gradient_state(), x.gradient_index());
+  return place;
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs,

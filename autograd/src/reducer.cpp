@@ -294,6 +294,10 @@ void start_reductions() {
     leaf->listed = false;
     schedule(leaf);
   }
+  launch_buckets();
+}
+
+void launch_buckets() {
   std::vector<Bucket> open = std::move(reducer().open);
   reducer().open.clear();
   for (Bucket& bucket : open) launch(std::move(bucket));

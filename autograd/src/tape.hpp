@@ -139,5 +139,7 @@ Tensor recorded_alias(const Tensor& x);
 void accumulate_leaf(const Ref<Node>& leaf, Tensor contribution, bool reduce);
 /// Starts the reduction of all that is pending.
 void start_reductions();
+/// Starts the reduction of what accumulate_leaf() was told to reduce.
+void launch_buckets();
 
 }  // namespace tessera

@@ -94,7 +94,9 @@ NanGuard::Finding NanGuard::look(double loss) const {
   const auto count = static_cast<std::int32_t>(parameters.size());
   std::int32_t first = count;
   for (std::int32_t i = 0; i < first; ++i) {
-    const Tensor g = gradient(parameters[static_cast<std::size_t>(i)].value());
+    const Parameter& p = parameters[static_cast<std::size_t>(i)];
+    if (!p.here()) continue;
+    const Tensor g = gradient(p.value());
     if (g.defined() && !is_finite(g)) first = i;
   }
   const std::int32_t kind = std::isfinite(loss) ? Finding::kFinite
@@ -133,7 +135,7 @@ bool NanGuard::passes(std::int64_t step, double loss, const std::function<Tensor
 
 std::string NanGuard::cause(const std::function<Tensor()>& forward) {
   for (const Parameter& p : optimizer_.parameters()) {
-    std::array<std::int32_t, 1> bad{is_finite(p.value()) ? 0 : 1};
+    std::array<std::int32_t, 1> bad{!p.here() || is_finite(p.value()) ? 0 : 1};
     agree(mesh_, bad);
     if (bad[0] != 0) return str("the parameter ", p.path(), " holds a NaN or infinity already");
   }

@@ -142,8 +142,9 @@ void Parameter::initialize(const std::string& path, RandomKey key) {
   state_->ahead = nullptr;
 }
 
-void Parameter::set_stage(const parallel::Group& stages, int stage) {
-  state_->stages = stages;
+void Parameter::set_stage(const Mesh& whole, int axis, int stage) {
+  state_->whole = whole;
+  state_->stages = parallel::Group::of(whole, AxisMask{1} << axis);
   state_->stage = stage;
   if (!here()) state_->value = {};
 }

@@ -72,12 +72,14 @@ struct Pipeline::Impl {
   Module& model;
   std::vector<PipelineBlock> blocks;
   PipelineOptions options;
+  Mesh whole_mesh;
   Mesh mesh;  // of the stage
   parallel::Group stages;
   std::vector<int> bounds;
   PipelineChannel channel;
 
-  /// What a part keeps of a micro-batch from forward to backward.
+  /// Where a part begins and ends on the tape, from the forward pass of a micro-batch to its
+  /// backward pass; values are kept by those that need them. Only tensors with gradients.
   struct Held {
     std::vector<Tensor> inputs;
     std::vector<Tensor> outputs;
@@ -87,6 +89,7 @@ struct Pipeline::Impl {
       : model(m),
         blocks(std::move(b)),
         options(o),
+        whole_mesh(whole),
         mesh(stage_mesh(whole, o.axis)),
         stages(parallel::Group::of(whole, AxisMask{1} << whole.axis(o.axis))),
         channel(stages) {
@@ -141,7 +144,7 @@ struct Pipeline::Impl {
       }
     }
     for (auto [path, parameter] : parameters)
-      parameter.set_stage(stages, stage_of.at(parameter.path()));
+      parameter.set_stage(whole_mesh, whole_mesh.axis(options.axis), stage_of.at(parameter.path()));
   }
 
   std::vector<Tensor> run_part(int part, const std::vector<Tensor>& inputs) const {
@@ -188,48 +191,43 @@ struct Pipeline::Impl {
       const int part = part_of(chunk);
       const TensorInfo& key = batch.inputs[static_cast<std::size_t>(m)];
       random.set(m);
-      Held& h = held[{chunk, m}];
-      if (part == 0) {
-        h.inputs = {batch.input(m)};
-      } else {
-        h.inputs = channel.take_values(part, m, key, mesh);
-      }
-      h.outputs = run_part(part, h.inputs);
+      const std::vector<Tensor> inputs =
+          part == 0 ? std::vector<Tensor>{batch.input(m)} : channel.take_values(part, m, key, mesh);
+      std::vector<Tensor> outputs = run_part(part, inputs);
       if (part + 1 < parts()) {
-        channel.send_values(part + 1, m, key, h.outputs);
+        channel.send_values(part + 1, m, key, outputs);
       } else {
-        const Tensor value = loss(h.outputs[0], batch.target(m));
+        const Tensor value = loss(outputs[0], batch.target(m));
         if (value.numel() != 1) {
           throw ShapeError(str("pipeline: the loss ", value.str(), " has ", value.numel(),
                                " elements. Reduce it to one."));
         }
         losses.push_back(value.detach());
-        h.outputs = {value * (1.0 / count)};
+        outputs = {value * (1.0 / count)};
       }
-      if (schedule == PipelineSchedule::kForward) held.erase({chunk, m});
+      if (schedule == PipelineSchedule::kForward) return;
+      Held& h = held[{chunk, m}];
+      for (const Tensor& t : inputs)
+        if (part > 0 && requires_grad(t)) h.inputs.push_back(without_values(t));
+      for (const Tensor& t : outputs)
+        if (requires_grad(t)) h.outputs.push_back(without_values(t));
     };
     const auto backward = [&](int chunk, int m) {
       const int part = part_of(chunk);
-      Held h = std::move(held.at({chunk, m}));
+      const Held h = std::move(held.at({chunk, m}));
       held.erase({chunk, m});
-      std::vector<Tensor> outputs;
-      for (const Tensor& t : h.outputs)
-        if (requires_grad(t)) outputs.push_back(t);
-      std::vector<Tensor> inputs;
-      for (const Tensor& t : h.inputs)
-        if (part > 0 && requires_grad(t)) inputs.push_back(t);
       std::vector<Tensor> gradients;
       if (part + 1 < parts()) {
         gradients = channel.take_gradients(part + 1, m, h.outputs);
       } else {
-        for (const Tensor& t : outputs)
+        for (const Tensor& t : h.outputs)
           gradients.push_back(Tensor::full(t.layout().dual(), 1.0, t.dtype()));
       }
-      h = {};
-      std::vector<Tensor> results = backward_through(outputs, gradients, inputs, m + 1 == count);
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
+      std::vector<Tensor> results =
+          backward_through(h.outputs, gradients, h.inputs, m + 1 == count);
+      for (std::size_t i = 0; i < results.size(); ++i) {
         if (!results[i].defined())
-          results[i] = Tensor::zeros(inputs[i].layout(), inputs[i].dtype());
+          results[i] = Tensor::zeros(h.inputs[i].layout(), h.inputs[i].dtype());
       }
       if (part > 0) channel.send_gradients(part, m, results);
     };

@@ -190,9 +190,8 @@ void PipelineChannel::send_gradients(int part, int m, const std::vector<Tensor>&
 void PipelineChannel::expect_gradients(int part, int m, const std::vector<Tensor>& values) {
   if (stages_.size() == 1 || arrivals_.contains({kGradients, part, m})) return;
   std::vector<Tensor> tensors;
-  for (const Tensor& t : values) {
-    if (requires_grad(t)) tensors.push_back(Tensor::empty(t.layout(), t.dtype(), t.device()));
-  }
+  for (const Tensor& t : values)
+    tensors.push_back(Tensor::empty(t.layout(), t.dtype(), t.device()));
   receive(kGradients, part, m, std::move(tensors));
 }
 

@@ -35,9 +35,9 @@ class PipelineChannel {
   std::vector<Tensor> take_values(int part, int m, const TensorInfo& key, const Mesh& mesh);
 
   void send_gradients(int part, int m, const std::vector<Tensor>& gradients);
-  /// `values`: what was sent into the part.
+  /// `values`: those sent into the part that have gradients.
   void expect_gradients(int part, int m, const std::vector<Tensor>& values);
-  /// One for each of `values` that requires one.
+  /// One for each.
   std::vector<Tensor> take_gradients(int part, int m, const std::vector<Tensor>& values);
 
  private:

@@ -55,21 +55,23 @@ const char* name(PipelineSchedule schedule) {
 }
 
 std::vector<PipelineAction> pipeline_schedule(PipelineSchedule schedule,
-                                              const PipelineShape& p,
+                                              const PipelineShape& shape,
                                               int stage) {
-  check(schedule, p, stage);
-  const int passes = p.micro_batches * p.chunks;
+  check(schedule, shape, stage);
+  const int passes = shape.micro_batches * shape.chunks;
   int ahead = passes;
-  if (schedule == PipelineSchedule::kOneForwardOneBackward) ahead = p.stages - stage - 1;
+  if (schedule == PipelineSchedule::kOneForwardOneBackward) ahead = shape.stages - stage - 1;
   if (schedule == PipelineSchedule::kInterleaved)
-    ahead = (p.stages - stage - 1) * (p.chunks > 1 ? 2 : 1) + (p.chunks - 1) * p.stages;
+    ahead =
+        (shape.stages - stage - 1) * (shape.chunks > 1 ? 2 : 1) + (shape.chunks - 1) * shape.stages;
   ahead = std::min(ahead, passes);
   std::vector<PipelineAction> actions;
-  for (int k = 0; k < ahead; ++k) actions.push_back(pass(p, Kind::kForward, k));
+  actions.reserve(2 * static_cast<std::size_t>(passes));
+  for (int k = 0; k < ahead; ++k) actions.push_back(pass(shape, Kind::kForward, k));
   if (schedule == PipelineSchedule::kForward) return actions;
   for (int k = 0; k < passes; ++k) {
-    if (ahead + k < passes) actions.push_back(pass(p, Kind::kForward, ahead + k));
-    actions.push_back(pass(p, Kind::kBackward, k));
+    if (ahead + k < passes) actions.push_back(pass(shape, Kind::kForward, ahead + k));
+    actions.push_back(pass(shape, Kind::kBackward, k));
   }
   return actions;
 }

@@ -70,22 +70,25 @@ Curve on_one_rank(const Options& options, const Case& c, int steps = kSteps) {
   return result;
 }
 
-/// The same in a pipeline; `marks`: nn::recompute.
+/// What is done to a model before it is cut: the model, the mesh of the stage.
+using Prepare = std::function<void(nn::Module&, const Mesh&)>;
+
+/// The same in a pipeline.
 template <class Model, class Options>
 void check_pipeline(const Options& options,
                     const Case& c,
                     const Curve& one,
                     const Mesh& mesh,
                     const nn::PipelineOptions& how,
-                    bool marks = false) {
+                    const Prepare& prepare = {}) {
   INFO("mesh " << mesh.str() << ", " << parallel::name(how.schedule) << ", " << how.chunks
-               << " chunks, recompute " << how.recompute << marks);
+               << " chunks, recompute " << how.recompute << ", prepared " << (prepare != nullptr));
   const Mesh stage = nn::Pipeline::stage_mesh(mesh);
   Placement fields(stage);
   if (stage.has_axis("data")) fields = fields.batch("data");
   if (stage.has_axis("h")) fields = fields.domain(0, "h");
   Model model(options, stage, DType::kFloat64);
-  if (marks) nn::recompute(model, "blocks.*");
+  if (prepare) prepare(model, stage);
   nn::Pipeline pipeline(model, model.pipeline_blocks(), mesh, how);
   optim::AdamW adam(model.parameters(), {.lr = 3e-3});
   const auto placed = [&](const DenseArray& a, std::int64_t multiple) {
@@ -140,7 +143,7 @@ void check_all(const Options& options, const Case& c) {
     check_pipeline<Model>(
         options, c, one, mesh,
         {.micro_batches = kMicroBatches, .schedule = PipelineSchedule::kInterleaved, .chunks = 2},
-        true);
+        [](nn::Module& model, const Mesh&) { nn::recompute(model, "blocks.*"); });
     if (stages > 2) continue;
     check_pipeline<Model>(options, c, one, mesh,
                           {.micro_batches = kMicroBatches,
@@ -194,6 +197,19 @@ TEST_CASE("pipeline: a ViT that classifies, with learned positions, trains as on
   const Curve one = on_one_rank<ViT>(o, c, 3);
   const Mesh mesh = Mesh::world({{"pipe", process().count}});
   check_pipeline<ViT>(o, c, one, mesh, {.micro_batches = kMicroBatches});
+}
+
+TEST_CASE("pipeline: weights may be split within a stage") {
+  if (process().count != 4) return;
+  const Case c{.input = {8, 12, 9, 2}, .target = {8, 12, 9, 1}};
+  const Curve one = on_one_rank<ViT>(vit_options(), c, 4);
+  const Mesh mesh = Mesh::world({{"pipe", 2}, {"data", 2}});
+  const nn::PipelineOptions how{
+      .micro_batches = kMicroBatches, .schedule = PipelineSchedule::kInterleaved, .chunks = 2};
+  const auto fully_sharded = [](nn::Module& model, const Mesh& stage) {
+    nn::place(model, {{"*weight", {.rest = Placement(stage).shard(0, {"data"})}}});
+  };
+  check_pipeline<ViT>(vit_options(), c, one, mesh, how, fully_sharded);
 }
 
 TEST_CASE("pipeline: a UNet, whose skips travel from stage to stage, trains as on one rank") {

@@ -159,6 +159,60 @@ TEST_CASE("pipeline: batches of changing sizes, single micro-batches, and gradie
   }
 }
 
+TEST_CASE("pipeline: a stage that computes again keeps what it gets of micro-batches in flight") {
+  const Mesh mesh = pipe_mesh();
+  const Mesh stage = nn::Pipeline::stage_mesh(mesh);
+  const auto peak_of = [&](bool recompute) {
+    nn::Sequential layers;
+    for (int i = 0; i < 8; ++i) layers.add(nn::Mlp({.channels = 8, .hidden = 64}, stage));
+    nn::initialize(layers, 0);
+    nn::Pipeline pipeline(layers, nn::pipeline_blocks(layers), mesh,
+                          {.micro_batches = 8, .recompute = recompute});
+    const Tensor x = Tensor::zeros(Layout::replicated(stage, {8, 1000, 8}));
+    pipeline.step(x, x, mse);
+    MemoryPool& pool = MemoryPool::of({});
+    const std::int64_t before = pool.stats().live_bytes;
+    pool.reset_peak();
+    pipeline.step(x, x, mse);
+    return pool.stats().peak_bytes - before;
+  };
+  const std::int64_t plain = peak_of(false);
+  const std::int64_t again = peak_of(true);
+  // The first of S stages holds S micro-batches, computed again one at a time.
+  INFO(plain << " and " << again << " bytes");
+  if (process().count > 1 && process().rank == 0) CHECK(again < plain * 3 / 4);
+  if (process().count > 2 && process().rank == 0) CHECK(again < plain / 2);
+}
+
+TEST_CASE("pipeline: chunks of a stage may share parameters") {
+  // Each layer twice; the second use lies in the next chunk of the same stage.
+  const int n = process().count;
+  std::vector<Mesh> meshes{pipe_mesh()};
+  if (n > 1) meshes.push_back(Mesh::world({{"pipe", n / 2}, {"data", 2}}));
+  for (const Mesh& mesh : meshes) {
+    INFO(mesh.str());
+    const Mesh stage = nn::Pipeline::stage_mesh(mesh);
+    Chain chain(stage, 4);
+    std::vector<nn::PipelineBlock> blocks = nn::pipeline_blocks(chain.layers);
+    for (std::size_t i = 0; i < 4; ++i) blocks.push_back(blocks[i]);
+    nn::Pipeline pipeline(
+        chain, blocks, mesh,
+        {.micro_batches = 4, .schedule = PipelineSchedule::kInterleaved, .chunks = 2});
+    const Shape shape = {8, 3, kChannels};
+    pipeline.step(field(stage, shape, 1), field(stage, shape, 2), mse);
+
+    Chain one(Mesh::self(), 4);
+    const Tensor y = one.layers(one.layers(to_self(random_array(shape, 1))));
+    backward(mse(y, to_self(random_array(shape, 2))));
+    for (std::size_t i = 0; i < 8; ++i) {
+      const nn::Parameter p = chain.parameters()[i];
+      if (!p.here()) continue;
+      CHECK(compare(p.path(), gradient(p.value()), to_dense(gradient(one.parameters()[i].value())),
+                    1e-12, 1e-3) == "");
+    }
+  }
+}
+
 TEST_CASE("pipeline: constants travel without gradients, unused values give zeros") {
   // Frozen first layer: nothing flows back into it. The second tensor is dropped in the end.
   const Mesh mesh = pipe_mesh();

@@ -18,4 +18,8 @@ std::vector<Tensor> backward_through(const std::vector<Tensor>& outputs,
                                      const std::vector<Tensor>& inputs,
                                      bool last);
 
+/// `x` as backward_through() needs it, for a time when nobody needs its values: its place on the
+/// tape, shape, layout and type, without the memory (reading it gives one arbitrary number).
+Tensor without_values(const Tensor& x);
+
 }  // namespace tessera

@@ -68,15 +68,18 @@ class Parameter {
   /// Element type in which layers read it from now on (see nn::compute_in()); its own: as stored.
   /// Nothing happens to exact parameters.
   void compute_in(DType dtype);
-  /// Gives it to stage `stage` of a pipeline, whose stages this process knows as `stages` (one
-  /// process each, in order). Elsewhere it keeps its name and layouts but has no values: reading
-  /// them throws UsageError, and what works on lists of parameters (optimisers, norms, averages)
-  /// leaves it out. Called by nn::Pipeline.
-  void set_stage(const parallel::Group& stages, int stage);
+  /// Gives it to stage `stage` of a pipeline along `axis` of `whole`; mesh() is a slice of that.
+  /// Elsewhere it keeps its name and layouts but has no values: reading them throws UsageError, and
+  /// what works on lists of parameters (optimisers, norms, averages) leaves it out. Called by
+  /// nn::Pipeline.
+  void set_stage(const Mesh& whole, int axis, int stage);
   /// Whether the values lie in the stage of this process; true without a pipeline.
   bool here() const { return stages().size() == 1 || stages().rank() == state_->stage; }
-  /// This process alone without a pipeline.
+  int stage() const { return state_->stage; }
+  /// The processes at this one's place in all stages, in order; this one alone without a pipeline.
   const parallel::Group& stages() const { return state_->stages; }
+  /// The mesh of all stages; mesh() without a pipeline.
+  const Mesh& whole_mesh() const { return state_->whole.defined() ? state_->whole : mesh(); }
   /// Layers read it as it is stored, always: what normalisation multiplies with.
   Parameter& exact() {
     state_->exact = true;
@@ -100,6 +103,7 @@ class Parameter {
     bool read = false;
     bool exact = false;
     DType compute = DType::kFloat32;
+    Mesh whole;
     parallel::Group stages;
     int stage = 0;
     bool keep = false;
