@@ -51,7 +51,7 @@ class Training {
 
 int work(int argc, char** argv) {
   const int pairs = argc > 1 ? std::atoi(argv[1]) : 15;
-  const std::int64_t size = argc > 2 ? std::atoll(argv[2]) : 48;
+  const std::int64_t size = argc > 2 ? std::atoll(argv[2]) : 64;
   const std::int64_t base = argc > 3 ? std::atoll(argv[3]) : 16;
   Training training(size, base);
   training.step(true);

@@ -119,13 +119,14 @@ void advise_about_launcher(const LaunchFacts& f, std::vector<LaunchAdvice>& all)
 void advise_about_cores(const LaunchFacts& f, std::vector<LaunchAdvice>& all) {
   const int wanted = f.threads * f.local_processes;
   if (f.threads > f.cores) {
-    all.push_back({str(f.threads, " threads per process are bound to ", f.cores,
+    all.push_back({str(f.threads, " threads per process ",
+                       f.cores < f.machine_cores ? "are bound to " : "run on ", f.cores,
                        f.cores == 1 ? " core (" : " cores (", f.core_list, ")"),
-                   f.cores < f.machine_cores
+                   f.cores < f.machine_cores && wanted <= f.machine_cores
                        ? str("Give each process ", f.threads, " cores: mpiexec -bind-to core:",
                              f.threads, ", or srun --cpus-per-task=", f.threads,
                              " --cpu-bind=cores; or set TESSERA_THREADS=", f.cores, ".")
-                       : str("Set TESSERA_THREADS=", std::max(1, f.cores / f.local_processes),
+                       : str("Set TESSERA_THREADS=", std::max(1, f.node_cores / f.local_processes),
                              ", or leave it out.")});
   } else if (wanted > f.node_cores && f.local_processes <= f.node_cores) {
     all.push_back({str(f.local_processes, " processes with ", f.threads, " threads share ",
