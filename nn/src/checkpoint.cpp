@@ -19,7 +19,7 @@ constexpr std::string_view kDraws = "random.draws.";
 
 Mesh mesh_of(Module& model) {
   const std::vector<Parameter> parameters = model.parameters();
-  if (!parameters.empty()) return parameters[0].mesh();
+  if (!parameters.empty()) return parameters[0].whole_mesh();
   const auto buffers = model.named_buffers();
   if (buffers.empty()) {
     throw UsageError("checkpoint: the model has neither parameters nor buffers.");
@@ -111,7 +111,7 @@ io::Collective collective(const Mesh& mesh) {
 
 std::vector<std::pair<std::string, Tensor>> state_dict(Module& model) {
   Named all;
-  for (const auto& [name, p] : model.named_parameters()) all.emplace_back(name, p.value());
+  for (const auto& [name, p] : model.named_parameters()) all.emplace_back(name, p.stored());
   append(all, "", model.named_buffers());
   return all;
 }

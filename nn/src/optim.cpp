@@ -84,8 +84,7 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
 void Optimizer::make_slots(Item& item) const {
   if (item.slots.size() == slot_names_.size()) return;
   for (std::size_t s = 0; s < slot_names_.size(); ++s) {
-    item.slots.push_back(
-        Tensor::zeros(item.parameter.optimizer_layout(), item.parameter.dtype()));
+    item.slots.push_back(Tensor::zeros(item.parameter.optimizer_layout(), item.parameter.dtype()));
   }
 }
 
@@ -128,11 +127,16 @@ void Optimizer::zero_grad() {
 
 std::vector<std::pair<std::string, Tensor>> Optimizer::state() {
   std::vector<std::pair<std::string, Tensor>> tensors;
-  for (Item& item : items_) {
-    make_slots(item);
+  auto item = items_.begin();
+  for (const nn::Parameter& p : parameters_) {
+    if (p.here()) make_slots(*item);
     for (std::size_t s = 0; s < slot_names_.size(); ++s) {
-      tensors.emplace_back(item.parameter.path() + "/" + slot_names_[s], item.slots[s]);
+      tensors.emplace_back(p.path() + "/" + slot_names_[s],
+                           p.here()
+                               ? item->slots[s]
+                               : Tensor::empty(p.in_its_stage(p.optimizer_layout()), p.dtype()));
     }
+    if (p.here()) ++item;
   }
   return tensors;
 }
@@ -212,9 +216,9 @@ double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_n
 Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options)
     : options_(options) {
   for (const nn::Parameter& p : parameters) {
-    if (!p.requires_grad() || !p.here()) continue;
+    if (!p.requires_grad()) continue;
     parameters_.push_back(p);
-    averages_.push_back(Tensor::from_local(p.value().local(), p.rest()));
+    averages_.push_back(p.here() ? Tensor::from_local(p.value().local(), p.rest()) : p.stored());
   }
 }
 
@@ -225,6 +229,7 @@ void Ema::update() {
       options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
   std::vector<kernels::OptimSegment> segments;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].here()) continue;
     kernels::OptimSegment segment;
     segment.parameter = averages_[i].mutable_local();
     segment.gradient = parameters_[i].value().local();
@@ -235,6 +240,7 @@ void Ema::update() {
 
 void Ema::swap() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].here()) continue;
     const View a = averages_[i].mutable_local();
     const View p = parameters_[i].value().mutable_local();
     const auto bytes = static_cast<std::size_t>(averages_[i].local_bytes());

@@ -144,9 +144,23 @@ void Parameter::initialize(const std::string& path, RandomKey key) {
 
 void Parameter::set_stage(const Mesh& whole, int axis, int stage) {
   state_->whole = whole;
+  state_->axis = axis;
   state_->stages = parallel::Group::of(whole, AxisMask{1} << axis);
   state_->stage = stage;
   if (!here()) state_->value = {};
+}
+
+Layout Parameter::in_its_stage(const Layout& layout) const {
+  if (here()) return layout;
+  std::vector<DimSplit> splits;
+  for (int d = 0; d < layout.dims(); ++d) splits.push_back(layout.split(d));
+  const Mesh& whole = state_->whole;
+  return Layout::make(whole.slice(whole.axis_name(state_->axis), state_->stage), layout.shape(),
+                      std::move(splits));
+}
+
+Tensor Parameter::stored() const {
+  return here() ? value() : Tensor::empty(in_its_stage(rest()), dtype());
 }
 
 void Parameter::place(const Layout& rest, const Layout& use) {

@@ -130,6 +130,11 @@ struct Pipeline::Impl {
         }
       }
     }
+    if (const auto buffers = model.named_buffers(); !buffers.empty() && stages.size() > 1) {
+      throw NotSupported(str("pipeline: the model has a buffer, ", buffers[0].first,
+                             " (nothing says in which stage it changes). Make it a parameter that "
+                             "is not trained, or a plain member."));
+    }
     const auto parameters = model.named_parameters();
     for (const auto& [path, parameter] : parameters) {
       if (!stage_of.contains(parameter.path())) {

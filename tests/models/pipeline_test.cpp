@@ -2,9 +2,11 @@
 // Models in stages: the training of one rank that works through the same micro-batches.
 #include <map>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/models/tensor_parallel.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/pipeline.hpp>
+#include <tessera/nn/shard.hpp>
 #include <tessera/parallel/stats.hpp>
 
 #include "model_support.hpp"
@@ -197,6 +199,24 @@ TEST_CASE("pipeline: a ViT that classifies, with learned positions, trains as on
   const Curve one = on_one_rank<ViT>(o, c, 3);
   const Mesh mesh = Mesh::world({{"pipe", process().count}});
   check_pipeline<ViT>(o, c, one, mesh, {.micro_batches = kMicroBatches});
+}
+
+TEST_CASE("pipeline: one mesh, every parallelism") {
+  // Stages, samples, and the domain and the weights in use over the same axis; what a weight rests
+  // in, its gradient and the optimiser's state split over the samples' axis.
+  if (process().count != 8) return;
+  const Case c{.input = {8, 12, 9, 2}, .target = {8, 12, 9, 1}};
+  const Curve one = on_one_rank<ViT>(vit_options(), c, 4);
+  const Mesh mesh = Mesh::world({{"pipe", 2}, {"data", 2}, {"h", 2}});
+  for (const int zero : {1, 3}) {
+    check_pipeline<ViT>(
+        vit_options(), c, one, mesh,
+        {.micro_batches = kMicroBatches, .schedule = PipelineSchedule::kInterleaved, .chunks = 2},
+        [zero](nn::Module& model, const Mesh&) {
+          nn::place(model, models::tensor_parallel(model, "h"));
+          nn::shard(model, {.axes = {"data"}, .stage = zero});
+        });
+  }
 }
 
 TEST_CASE("pipeline: weights may be split within a stage") {

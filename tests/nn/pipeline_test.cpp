@@ -1,12 +1,16 @@
 // ranks: 1 2 4
 // Pipelines of small blocks: what moves, what is refused, what a stage holds.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/backward_through.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/mlp.hpp>
 #include <tessera/nn/optim.hpp>
@@ -182,6 +186,66 @@ TEST_CASE("pipeline: a stage that computes again keeps what it gets of micro-bat
   INFO(plain << " and " << again << " bytes");
   if (process().count > 1 && process().rank == 0) CHECK(again < plain * 3 / 4);
   if (process().count > 2 && process().rank == 0) CHECK(again < plain / 2);
+}
+
+TEST_CASE("pipeline: checkpoints hold the whole model, whatever the stages") {
+  const Mesh mesh = pipe_mesh();
+  const Mesh stage = nn::Pipeline::stage_mesh(mesh);
+  const std::string file =
+      std::filesystem::temp_directory_path() /
+      str("tessera-pipeline-", from_process_0(static_cast<std::uint64_t>(getpid())));
+  const Shape shape = {4, 2, kChannels};
+  const DenseArray target = random_array(shape, 50);
+  // The loss after three steps, and the next one: saved between, or loaded.
+  const auto train = [&](const nn::PipelineOptions& options, bool save) {
+    Chain chain(stage);
+    nn::Pipeline pipeline(chain, nn::pipeline_blocks(chain.layers), mesh, options);
+    optim::AdamW adam(chain.parameters());
+    optim::Ema ema(chain.parameters());
+    nn::TrainingState state{.model = &chain, .optimizer = &adam, .ema = &ema};
+    const auto step = [&](std::uint64_t seed) {
+      const double loss = pipeline.step(field(stage, shape, seed), field(stage, shape, 50), mse);
+      adam.step();
+      ema.update();
+      return loss;
+    };
+    if (save) {
+      for (const std::uint64_t seed : {1, 2, 3}) step(seed);
+      state.step = 3;
+      nn::save_checkpoint(file, state);
+    } else {
+      nn::load_checkpoint(file, state);
+      CHECK(state.step == 3);
+    }
+    step(4);
+    ema.swap();
+    return step(5);
+  };
+  const double expected = train({.micro_batches = 4}, true);
+  CHECK(train({.micro_batches = 4}, false) == expected);
+  CHECK(train({.micro_batches = 4, .schedule = PipelineSchedule::kInterleaved, .chunks = 2},
+              false) == Approx(expected).epsilon(1e-13));
+  CHECK(train({.micro_batches = 1, .costs = {9, 1, 1, 1, 1, 1, 1, 1}}, false) ==
+        Approx(expected).epsilon(1e-13));
+
+  // Each process by itself, without a pipeline.
+  Chain one(Mesh::self());
+  optim::AdamW adam(one.parameters());
+  optim::Ema ema(one.parameters());
+  nn::TrainingState state{.model = &one, .optimizer = &adam, .ema = &ema};
+  nn::load_checkpoint(file, state);
+  const auto step = [&](std::uint64_t seed) {
+    const Tensor loss = mse(one.layers(to_self(random_array(shape, seed))), to_self(target));
+    backward(loss);
+    adam.step();
+    ema.update();
+    return loss.item();
+  };
+  step(4);
+  ema.swap();
+  CHECK(step(5) == Approx(expected).epsilon(1e-13));
+  any_process(false);  // nobody reads any more
+  if (process().rank == 0) std::filesystem::remove(file);
 }
 
 TEST_CASE("pipeline: chunks of a stage may share parameters") {

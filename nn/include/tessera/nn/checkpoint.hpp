@@ -9,7 +9,8 @@ namespace tessera::nn {
 /// The ranks of `mesh` as readers or writers of one file.
 io::Collective collective(const Mesh& mesh);
 
-/// All parameters and buffers by name; the tensors are those of the model.
+/// All parameters and buffers by name; the tensors are those of the model. In a pipeline, too, all
+/// processes have all names; of what lies in other stages they have no part.
 std::vector<std::pair<std::string, Tensor>> state_dict(Module& model);
 
 /// Writes parameters and buffers as safetensors, by their names. Each rank writes its part, of

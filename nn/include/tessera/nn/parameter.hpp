@@ -44,8 +44,8 @@ class Parameter {
 
   /// The value as a layer reads it, in the use layout and the element type to compute in: recorded
   /// ops where these differ from what is stored. Where that moves data, the parameter that was read
-  /// after this one the last time starts to move, too. Throws UsageError when the model has not been
-  /// initialised.
+  /// after this one the last time starts to move, too. Throws UsageError when the model has not
+  /// been initialised.
   Tensor operator()() const;
   /// The leaf that holds the values, in the rest layout; its gradient is `gradient(value())`.
   const Tensor& value() const;
@@ -76,6 +76,11 @@ class Parameter {
   /// Whether the values lie in the stage of this process; true without a pipeline.
   bool here() const { return stages().size() == 1 || stages().rank() == state_->stage; }
   int stage() const { return state_->stage; }
+  /// `layout`, one of this parameter's, on the mesh of its stage: elsewhere a layout of which this
+  /// process owns nothing.
+  Layout in_its_stage(const Layout& layout) const;
+  /// value(); elsewhere a tensor in_its_stage(rest()), without a part here. For files.
+  Tensor stored() const;
   /// The processes at this one's place in all stages, in order; this one alone without a pipeline.
   const parallel::Group& stages() const { return state_->stages; }
   /// The mesh of all stages; mesh() without a pipeline.
@@ -104,14 +109,15 @@ class Parameter {
     bool exact = false;
     DType compute = DType::kFloat32;
     Mesh whole;
+    int axis = 0;  // of `whole`
     parallel::Group stages;
     int stage = 0;
     bool keep = false;
     Tensor value;
-    Tensor kept;                       // the value in use, of version `kept_version` at rest
+    Tensor kept;  // the value in use, of version `kept_version` at rest
     std::uint32_t kept_version = 0;
-    std::shared_ptr<Ahead> ahead;      // the value in use, on its way
-    std::weak_ptr<State> next;         // what was read after it
+    std::shared_ptr<Ahead> ahead;  // the value in use, on its way
+    std::weak_ptr<State> next;     // what was read after it
     std::uint32_t read_version = 0;
   };
   void set_value(const Tensor& value) const;

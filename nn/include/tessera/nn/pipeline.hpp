@@ -61,8 +61,8 @@ using PipelineLoss = std::function<Tensor(const Tensor& output, const Tensor& ta
 ///
 /// A step gives the gradients of one rank that works through the same micro-batches, random draws
 /// included. Every process describes the whole model, with the names and first values of ever, but
-/// holds the values of its stage alone (Parameter::here()). A pipeline of one stage is no special
-/// case.
+/// holds the values of its stage alone (Parameter::here()). Checkpoints hold the whole model, and
+/// load with other stages or none. A pipeline of one stage is no special case.
 class Pipeline {
  public:
   /// The slice of `mesh` that is this process's stage: the mesh to make the model and its inputs
