@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "resume.hpp"
 #include "train.hpp"
 #include "trained.hpp"
 
@@ -82,6 +83,9 @@ void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen
   command
       ->add_option("--checkpoint-every", state->options.checkpoint_every,
                    "Steps between two checkpoints.")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--keep", state->options.keep, kKeepHelp)
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->add_flag(

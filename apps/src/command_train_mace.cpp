@@ -2,6 +2,7 @@
 
 #include "commands.hpp"
 #include "potential.hpp"
+#include "resume.hpp"
 #include "train.hpp"
 #include "trained.hpp"
 
@@ -36,6 +37,15 @@ void add_train_mace(CLI::App& train_command, Command& chosen) {
       "TOML file with settings (the run writes one); options given here go before it.");
   command->add_flag("--resume,--restart-latest,--restart_latest", state->options.resume,
                     "Continue the run in --out with the settings it was started with.");
+  state->options.checkpoint_every = 0;
+  command
+      ->add_option("--checkpoint-every,--checkpoint_every", state->options.checkpoint_every,
+                   "Steps between two checkpoints; 0: once a minute, at the end of an epoch.")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--keep", state->options.keep, kKeepHelp)
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   add_settings(*command, state->all, state->given, true);
   command->callback([state, &chosen] {
     chosen = [state] {

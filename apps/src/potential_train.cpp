@@ -7,12 +7,13 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/models/mace_file.hpp>
 #include <tessera/nn/atoms/batches.hpp>
-#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/plot.hpp>
 #include <tuple>
 
 #include "potential.hpp"
+#include "resume.hpp"
 #include "stop_signals.hpp"
 #include "train.hpp"
 #include "trained.hpp"
@@ -179,22 +180,26 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   Standing standing;
   nn::TrainingState state = {
       .model = &model, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
+  nn::Checkpoints checkpoints(mesh, {.directory = checkpoints_of(files), .keep = options.keep});
   if (options.resume) {
-    nn::load_checkpoint(files.checkpoint(), state);
-    standing.load(state.extra, files.checkpoint());
+    load_newest(files, checkpoints, state);
+    standing.load(state.extra, checkpoints_of(files));
     plateau.set_state(standing.plateau);
   }
   const auto save = [&] {
     standing.plateau = plateau.state();
     state.extra = standing.save();
-    nn::save_checkpoint(files.checkpoint(), state);
+    checkpoints.save(state);
   };
   ranks.together([&] {
     io::Settings all;
     settings.declare(all);
     if (first) all.save(files.config());
   });
-  if (!options.resume) save();
+  if (!options.resume) {
+    save();
+    checkpoints.finish();
+  }
   std::optional<io::JsonLines> metrics;
   ranks.together([&] {
     metrics.emplace(files.metrics(), options.resume ? state.step : io::JsonLines::kNothing);
@@ -251,6 +256,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
   nn::NanGuard guard(mesh, model, optimizer, nan_options(settings.on_nan, settings.nan_limit));
   auto last_save = Clock::now();
   bool stopped = false;
+  bool saved_every = false;  // the last step is one of those after which to save
   bool done = state.step >= last_step;
   while (!done && !stopped) {
     const std::int64_t epoch = state.step / steps_per_epoch;
@@ -294,6 +300,10 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       if (!good) line.emplace_back("skipped", guard.skipped());
       metrics->write(line);
       stopped = ranks.total(StopSignals::requested() ? 1 : 0) > 0;
+      checkpoints.poll();
+      saved_every = options.checkpoint_every > 0 && state.step % options.checkpoint_every == 0;
+      // The end of an epoch is saved once its validation is done.
+      if (saved_every && !stopped && state.step / steps_per_epoch == epoch) save();
     }
     if (state.step % steps_per_epoch == 0) {
       done = state.step >= last_step;
@@ -304,12 +314,16 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       }
     }
     // Every minute: small models write more than they compute otherwise.
-    const bool due = ranks.broadcast(Clock::now() - last_save > std::chrono::minutes(1) ? 1 : 0);
+    const bool due =
+        options.checkpoint_every > 0
+            ? saved_every
+            : ranks.broadcast(Clock::now() - last_save > std::chrono::minutes(1) ? 1 : 0) > 0;
     if (stopped || done || due) {
       save();
       last_save = Clock::now();
     }
   }
+  checkpoints.finish();
   print_skipped(guard);
   if (!done) return kExitPreempted;
 

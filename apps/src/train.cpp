@@ -8,7 +8,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/shape.hpp>
-#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/progress.hpp>
 #include <tessera/parallel/stats.hpp>
@@ -16,6 +16,7 @@
 #include "mesh_option.hpp"
 #include "model.hpp"
 #include "pictures.hpp"
+#include "resume.hpp"
 #include "step_profiler.hpp"
 #include "stop_signals.hpp"
 #include "trained.hpp"
@@ -116,7 +117,8 @@ int train(RunSettings& settings, const TrainOptions& options) {
       .model = &network, .optimizer = &optimizer, .ema = ema ? &*ema : nullptr};
   task->place(mesh, model.total_stride());
 
-  if (options.resume) nn::load_checkpoint(files.checkpoint(), state);
+  nn::Checkpoints checkpoints(mesh, {.directory = checkpoints_of(files), .keep = options.keep});
+  if (options.resume) load_newest(files, checkpoints, state);
   ranks.together([&] {
     io::Settings all;
     settings.declare(all);
@@ -124,7 +126,10 @@ int train(RunSettings& settings, const TrainOptions& options) {
   });
   // From its first line of metrics on, a run can be resumed; and a disk without room for a
   // checkpoint is found out before the work.
-  if (!options.resume) nn::save_checkpoint(files.checkpoint(), state);
+  if (!options.resume) {
+    checkpoints.save(state);
+    checkpoints.finish();
+  }
   std::optional<io::JsonLines> metrics;
   ranks.together([&] {
     metrics.emplace(files.metrics(), options.resume ? state.step : io::JsonLines::kNothing);
@@ -176,10 +181,11 @@ int train(RunSettings& settings, const TrainOptions& options) {
     profiler.end_step();
     progress.update(state.step, fmt::format("loss {:.4g}", value));
     stopped = report.stop;
-    if (stopped || state.step == settings.steps || state.step % options.checkpoint_every == 0) {
-      nn::save_checkpoint(files.checkpoint(), state);
-    }
+    checkpoints.poll();
+    if (stopped || state.step == settings.steps || state.step % options.checkpoint_every == 0)
+      checkpoints.save(state);
   }
+  checkpoints.finish();
   profiler.finish();
   print_skipped(guard);
   if (stopped && state.step < settings.steps) return kExitPreempted;

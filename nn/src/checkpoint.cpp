@@ -1,8 +1,15 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/checkpoints.hpp>
+#include <tessera/nn/io/suggest.hpp>
 #include <tessera/parallel/communicator.hpp>
+#include <utility>
 
 #include "random_draws.hpp"
 
@@ -48,47 +55,148 @@ void write(const std::string& path, const Mesh& mesh, const Named& all, const io
   writer.commit();
 }
 
+/// A file or a directory of tensors with their metadata.
+struct Stored {
+  std::string path;
+  std::vector<io::TensorSpec> tensors;
+  const io::Metadata* metadata;
+  std::function<void(const std::vector<io::ShardReader::Request>&)> read;
+
+  explicit Stored(const io::SafetensorsReader& file)
+      : path(file.path()),
+        tensors(file.entries().begin(), file.entries().end()),
+        metadata(&file.metadata()),
+        read([&file](const auto& requests) {
+          for (const auto& r : requests) file.read_box(r.name, r.box, r.out);
+        }) {}
+  explicit Stored(const io::ShardReader& directory)
+      : path(directory.path()),
+        tensors(directory.tensors()),
+        metadata(&directory.metadata()),
+        read([&directory](const auto& requests) { directory.read(requests); }) {}
+};
+
 /// Checks everything before anything is changed.
-void check(const io::SafetensorsReader& reader, const Named& all) {
+void check(const Stored& from, const Named& all) {
+  std::map<std::string_view, const io::TensorSpec*> stored;
+  for (const io::TensorSpec& spec : from.tensors) stored[spec.name] = &spec;
   for (const auto& [name, tensor] : all) {
-    const auto& entry = reader.entry(name);
-    if (!(entry.shape == tensor.shape())) {
-      throw DataError(str("checkpoint: ", reader.path(), " holds ", name, " of shape ", entry.shape,
+    const auto found = stored.find(name);
+    if (found == stored.end()) {
+      std::vector<std::string> names;
+      for (const io::TensorSpec& spec : from.tensors) names.push_back(spec.name);
+      throw DataError(
+          str(from.path, ": holds no tensor \"", name, "\".", io::did_you_mean(name, names)));
+    }
+    const io::TensorSpec& spec = *found->second;
+    if (!(spec.shape == tensor.shape())) {
+      throw DataError(str("checkpoint: ", from.path, " holds ", name, " of shape ", spec.shape,
                           ", the model has ", tensor.shape(),
                           ". Build the model with the options that the file was written with."));
     }
+    stored.erase(found);
   }
-  for (const auto& entry : reader.entries()) {
-    bool known = false;
-    for (const auto& [name, tensor] : all) known = known || name == entry.name;
-    if (!known) {
-      throw DataError(
-          str("checkpoint: ", reader.path(), " holds ", entry.name,
-              ", which has no place here. Build the model with the options that the file "
-              "was written with."));
-    }
+  if (!stored.empty()) {
+    throw DataError(
+        str("checkpoint: ", from.path, " holds ", stored.begin()->first,
+            ", which has no place here. Build the model with the options that the file "
+            "was written with."));
   }
 }
 
-void read(const io::SafetensorsReader& reader, const Named& all) {
+void read(const Stored& from, const Named& all) {
+  std::vector<io::ShardReader::Request> requests;
   for (const auto& [name, tensor] : all) {
-    if (!tensor.local_box().empty()) {
-      reader.read_box(name, tensor.local_box(), tensor.mutable_local());
-    }
+    if (!tensor.local_box().empty())
+      requests.push_back({name, tensor.local_box(), tensor.mutable_local()});
   }
+  from.read(requests);
 }
 
 template <class T>
-T number(const io::SafetensorsReader& reader, const std::string& key) {
-  const auto it = reader.metadata().find(key);
+T number(const Stored& from, const std::string& key) {
+  const auto it = from.metadata->find(key);
   T value = 0;
-  if (it != reader.metadata().end()) {
+  if (it != from.metadata->end()) {
     const std::string& text = it->second;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && end == text.data() + text.size()) return value;
   }
-  throw DataError(str("checkpoint: ", reader.path(), " does not say \"", key,
+  throw DataError(str("checkpoint: ", from.path, " does not say \"", key,
                       "\" (it is damaged, or not a checkpoint). Use another one."));
+}
+
+io::Metadata metadata_of(const TrainingState& state) {
+  const RandomContext& random = state.model->random();
+  io::Metadata meta = {{kFormat, kVersion},
+                       {"step", std::to_string(state.step)},
+                       {"random.seed", std::to_string(random.seed)},
+                       {"random.step", std::to_string(random.step)},
+                       {"random.micro_batch", std::to_string(random.micro_batch)}};
+  for (const auto& [name, module] : state.model->named_modules()) {
+    const std::uint64_t draws = RandomDraws::get(*module);
+    if (draws > 0) meta[std::string(kDraws) + name] = std::to_string(draws);
+  }
+  if (state.optimizer != nullptr) {
+    meta["optimizer.steps"] = std::to_string(state.optimizer->steps());
+    meta["optimizer.lr"] =
+        fmt::format("{}", state.optimizer->lr());  // shortest text that reads back
+  }
+  if (state.ema != nullptr) meta["ema.updates"] = std::to_string(state.ema->updates());
+  for (const auto& [key, value] : state.extra) meta[std::string(kExtra) + key] = value;
+  return meta;
+}
+
+/// What a checkpoint says beside tensors; complete before anything of it is used.
+struct Numbers {
+  RandomContext random;
+  std::int64_t step = 0;
+  std::int64_t optimizer_steps = 0;
+  double lr = 0.0;
+  std::int64_t ema_updates = 0;
+
+  Numbers(const Stored& from, const TrainingState& state) {
+    if (!from.metadata->contains(kFormat)) {
+      throw DataError(str("checkpoint: ", from.path,
+                          " is not a checkpoint of a training (it may hold weights only). Read it "
+                          "with load_weights."));
+    }
+    random.seed = number<std::uint64_t>(from, "random.seed");
+    random.step = number<std::uint64_t>(from, "random.step");
+    random.micro_batch = number<std::uint64_t>(from, "random.micro_batch");
+    step = number<std::int64_t>(from, "step");
+    if (state.optimizer != nullptr) {
+      lr = number<double>(from, "optimizer.lr");
+      optimizer_steps = number<std::int64_t>(from, "optimizer.steps");
+    }
+    if (state.ema != nullptr) ema_updates = number<std::int64_t>(from, "ema.updates");
+  }
+};
+
+void check(const Stored& from, TrainingState& state) {
+  const Numbers numbers(from, state);
+  check(from, tensors_of(state));
+}
+
+void read(const Stored& from, TrainingState& state) {
+  const Numbers numbers(from, state);
+  read(from, tensors_of(state));
+  if (state.optimizer != nullptr) {
+    state.optimizer->set_steps(numbers.optimizer_steps);
+    state.optimizer->set_lr(numbers.lr);
+  }
+  if (state.ema != nullptr) state.ema->set_updates(numbers.ema_updates);
+  state.step = numbers.step;
+  state.model->random() = numbers.random;
+  for (const auto& [name, module] : state.model->named_modules()) {
+    const std::string key = std::string(kDraws) + name;
+    RandomDraws::set(*module,
+                     from.metadata->contains(key) ? number<std::uint64_t>(from, key) : 0);
+  }
+  state.extra.clear();
+  for (const auto& [key, value] : *from.metadata) {
+    if (key.starts_with(kExtra)) state.extra[key.substr(kExtra.size())] = value;
+  }
 }
 
 }  // namespace
@@ -124,67 +232,60 @@ void load_weights(const std::string& path, Module& model) {
   const Named all = state_dict(model);
   collective(mesh_of(model)).together([&] {
     const io::SafetensorsReader reader(path);
-    check(reader, all);
-    read(reader, all);
+    check(Stored(reader), all);
+    read(Stored(reader), all);
   });
 }
 
 void save_checkpoint(const std::string& path, TrainingState& state) {
   const Named all = tensors_of(state);
-  const RandomContext& random = state.model->random();
-  io::Metadata meta = {{kFormat, kVersion},
-                       {"step", std::to_string(state.step)},
-                       {"random.seed", std::to_string(random.seed)},
-                       {"random.step", std::to_string(random.step)},
-                       {"random.micro_batch", std::to_string(random.micro_batch)}};
-  for (const auto& [name, module] : state.model->named_modules()) {
-    const std::uint64_t draws = RandomDraws::get(*module);
-    if (draws > 0) meta[std::string(kDraws) + name] = std::to_string(draws);
-  }
-  if (state.optimizer != nullptr) {
-    meta["optimizer.steps"] = std::to_string(state.optimizer->steps());
-    meta["optimizer.lr"] =
-        fmt::format("{}", state.optimizer->lr());  // shortest text that reads back
-  }
-  if (state.ema != nullptr) meta["ema.updates"] = std::to_string(state.ema->updates());
-  for (const auto& [key, value] : state.extra) meta[std::string(kExtra) + key] = value;
-  write(path, mesh_of(*state.model), all, meta);
+  write(path, mesh_of(*state.model), all, metadata_of(state));
 }
 
 void load_checkpoint(const std::string& path, TrainingState& state) {
-  const Named all = tensors_of(state);
-  collective(mesh_of(*state.model)).together([&] {
-    const io::SafetensorsReader reader(path);
-    if (!reader.metadata().contains(kFormat)) {
-      throw DataError(str("checkpoint: ", path,
-                          " is not a checkpoint of a training (it may hold weights only). Read it "
-                          "with load_weights."));
-    }
-    check(reader, all);
-    RandomContext random;
-    random.seed = number<std::uint64_t>(reader, "random.seed");
-    random.step = number<std::uint64_t>(reader, "random.step");
-    random.micro_batch = number<std::uint64_t>(reader, "random.micro_batch");
-    const auto step = number<std::int64_t>(reader, "step");
-    if (state.optimizer != nullptr) {
-      const auto lr = number<double>(reader, "optimizer.lr");
-      state.optimizer->set_steps(number<std::int64_t>(reader, "optimizer.steps"));
-      state.optimizer->set_lr(lr);
-    }
-    if (state.ema != nullptr) state.ema->set_updates(number<std::int64_t>(reader, "ema.updates"));
-    read(reader, all);
-    state.step = step;
-    state.model->random() = random;
-    for (const auto& [name, module] : state.model->named_modules()) {
-      const std::string key = std::string(kDraws) + name;
-      RandomDraws::set(*module,
-                       reader.metadata().contains(key) ? number<std::uint64_t>(reader, key) : 0);
-    }
-    state.extra.clear();
-    for (const auto& [key, value] : reader.metadata()) {
-      if (key.starts_with(kExtra)) state.extra[key.substr(kExtra.size())] = value;
+  if (state.model == nullptr) throw UsageError("checkpoint: no model given. Set state.model.");
+  const io::Collective ranks = collective(mesh_of(*state.model));
+  std::int64_t directory = 0;
+  std::optional<io::ShardReader> shards;
+  ranks.together([&] {
+    std::error_code ignored;
+    directory = std::filesystem::is_directory(path, ignored) ? 1 : 0;
+    if (directory != 0) shards.emplace(path);
+  });
+  if (ranks.total(directory) != directory * ranks.size)
+    throw IoError(str("checkpoint: ", path, " is not the same thing on all nodes. Give one that "
+                      "all can reach."));
+  if (shards) shards->verify(ranks);
+  ranks.together([&] {
+    if (shards) {
+      check(Stored(*shards), state);
+      read(Stored(*shards), state);
+    } else {
+      const io::SafetensorsReader reader(path);
+      check(Stored(reader), state);
+      read(Stored(reader), state);
     }
   });
+}
+
+Checkpoints::Checkpoints(const Mesh& mesh, const io::SnapshotOptions& options)
+    : snapshots_(options, collective(mesh)) {}
+
+void Checkpoints::save(TrainingState& state) {
+  const Named all = tensors_of(state);
+  std::vector<io::ShardedTensor> tensors;
+  std::vector<View> views;
+  std::vector<std::int64_t> load;
+  for (const auto& [name, tensor] : all) {
+    tensors.push_back(io::share_out(name, tensor.dtype(), tensor.layout(), load));
+    views.push_back(tensor.local());
+  }
+  snapshots_.save(state.step, std::move(tensors), views, metadata_of(state));
+}
+
+bool Checkpoints::load(TrainingState& state) {
+  return snapshots_.load([&](const io::ShardReader& from) { check(Stored(from), state); },
+                         [&](const io::ShardReader& from) { read(Stored(from), state); });
 }
 
 }  // namespace tessera::nn

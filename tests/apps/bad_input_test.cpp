@@ -46,12 +46,18 @@ class Workshop {
     put("binary.toml", std::string("\x00\xff\xfe\x80", 4));
     put("nested.toml", "[training.deep]\nsteps = 3\n");
 
+    const std::string file = "/rank-00000.safetensors";
+    const std::string checkpoint = read_file(checkpoints(at / "done").back() + file);
     copy_run("truncated");
-    const std::string checkpoint = read_file(at / "done/checkpoint.safetensors");
-    put("truncated/checkpoint.safetensors", checkpoint.substr(0, checkpoint.size() - 100));
     copy_run("noise");
-    put("noise/checkpoint.safetensors", std::string(1000, '\xff'));
+    for (const std::string& path : checkpoints(at / "truncated")) {
+      std::ofstream(path + file, std::ios::binary) << checkpoint.substr(0, checkpoint.size() - 100);
+    }
+    for (const std::string& path : checkpoints(at / "noise")) {
+      std::ofstream(path + "/index.json", std::ios::binary) << std::string(1000, '\xff');
+    }
     copy_run("weights");
+    fs::remove_all(at / "weights/checkpoints");
     put("weights/checkpoint.safetensors", read_file(at / "done/model.safetensors"));
     copy_run("other");
     std::string config = read_file(at / "done/config.toml");
@@ -61,7 +67,7 @@ class Workshop {
     copy_run("spoiled");
     put("spoiled/config.toml", "[model\n");
     copy_run("unbegun");
-    fs::remove(at / "unbegun/checkpoint.safetensors");
+    fs::remove_all(at / "unbegun/checkpoints");
     copy_run("blocked");
     fs::remove(at / "blocked/metrics.jsonl");
     fs::create_directory(at / "blocked/metrics.jsonl");
@@ -98,8 +104,8 @@ class Workshop {
   /// Names and contents of all files of the finished run.
   std::map<std::string, std::string> done() const {
     std::map<std::string, std::string> files;
-    for (const auto& entry : fs::directory_iterator(at / "done")) {
-      files[entry.path().filename().string()] = read_file(entry.path().string());
+    for (const auto& entry : fs::recursive_directory_iterator(at / "done")) {
+      if (entry.is_regular_file()) files[entry.path().string()] = read_file(entry.path().string());
     }
     return files;
   }
@@ -266,9 +272,9 @@ TEST_CASE("bad files give one clear message and an exit code") {
        {"no/y.nc"}},
       // Going on.
       {"resume without a run", 2, resume("nowhere"), 74, {"nowhere/config.toml"}},
-      {"resume without a checkpoint", 2, resume("unbegun"), 74, {"checkpoint.safetensors"}},
-      {"resume a truncated checkpoint", 2, resume("truncated"), 65, {"checkpoint.safetensors"}},
-      {"resume noise", 0, resume("noise"), 65, {"checkpoint.safetensors"}},
+      {"resume without a checkpoint", 2, resume("unbegun"), 74, {"holds no checkpoint"}},
+      {"resume a truncated checkpoint", 2, resume("truncated"), 65, {"none of the 2"}},
+      {"resume noise", 0, resume("noise"), 65, {"none of the 2"}},
       {"resume from weights", 2, resume("weights"), 65, {"not a checkpoint"}},
       {"resume with a spoiled config", 0, resume("spoiled"), 2, {"spoiled/config.toml:1"}},
       {"resume another model by option", 2, resume("done", {"--base", "8"}), 2, {"model.base = 8"}},
@@ -315,13 +321,17 @@ TEST_CASE("output that goes nowhere is an error") {
 TEST_CASE("a full disk ends a training with the last checkpoint whole") {
   const TemporaryFolder at;
   REQUIRE(tessera(at, 2, train(at, "run", {"--steps", "3"})).code == 0);
-  const std::string checkpoint = read_file(at / "run/checkpoint.safetensors");
+  constexpr std::uintmax_t kPage = 4096;
+  std::uintmax_t room = 3 * kPage;  // config, metrics, half of another checkpoint
+  for (const auto& entry : fs::directory_iterator(checkpoints(at / "run").back())) {
+    room += (entry.file_size() + kPage - 1) / kPage * kPage;
+  }
 
   const Words more = {"train", "unet", "--resume", "--steps", "9", "--out", at / "run"};
   // A file system of its own with room for the first checkpoint only.
   const std::string place = at / "small";
   fs::create_directory(place);
-  const std::string size = "size=" + std::to_string(checkpoint.size() * 3 / 2);
+  const std::string size = "size=" + std::to_string(room);
   if (mount("tessera", place.c_str(), "tmpfs", 0, size.c_str()) != 0) {
     WARN("not allowed to mount: a full disk was not tested here, see faults_test");
   } else {
@@ -329,10 +339,13 @@ TEST_CASE("a full disk ends a training with the last checkpoint whole") {
         run(at, command(2, train(at, "small/run", {"--steps", "9", "--checkpoint-every", "2"})));
     std::string damage;
     try {
-      const io::SafetensorsReader whole(place + "/run/checkpoint.safetensors");
+      const std::vector<std::string> paths = checkpoints(place + "/run");
+      if (paths.size() != 1) damage = str(paths.size(), " checkpoints");
+      io::ShardReader(paths.at(0)).verify({});
     } catch (const IoError& e) {
       damage = e.what();
     }
+    const std::vector<std::string> rest = unfinished(place + "/run");
     const std::size_t lines = losses(at, "small/run").size();
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(place + "/run")) {
@@ -353,8 +366,9 @@ TEST_CASE("a full disk ends a training with the last checkpoint whole") {
     CHECK(o.code == 74);
     CHECK(o.count("No space left on device") == 1);
     CHECK(damage.empty());
-    CHECK(lines <= 2);
-    CHECK(files.size() == 3);  // config, metrics, checkpoint: nothing temporary
+    CHECK(lines <= 4);         // found out at the save after, at the latest
+    CHECK(files.size() == 3);  // config, metrics, checkpoints: nothing temporary
+    CHECK(rest.empty());
   }
 
   const Outcome again = tessera(at, 2, more);
@@ -366,7 +380,10 @@ TEST_CASE("a full disk ends a training with the last checkpoint whole") {
 TEST_CASE("a run that was cut off while it wrote goes on") {
   const TemporaryFolder at;
   REQUIRE(tessera(at, 0, train(at, "run", {"--steps", "3"})).code == 0);
-  for (const char* name : {"config.toml", "checkpoint.safetensors", "model.safetensors"}) {
+  const std::string half = at / "run/checkpoints/step-000000005.tmp-0123456789abcdef";
+  fs::create_directory(half);
+  std::ofstream(half + "/rank-00000.safetensors") << "the first half of a fi";
+  for (const char* name : {"config.toml", "model.safetensors"}) {
     std::ofstream(at / "run/" + name + ".tmp-0123456789abcdef") << "the first half of a fi";
   }
   std::ofstream(at / "run/metrics.jsonl", std::ios::app)
@@ -376,9 +393,30 @@ TEST_CASE("a run that was cut off while it wrote goes on") {
   INFO(o.output);
   REQUIRE(o.code == 0);
   CHECK(losses(at, "run").size() == 9);
-  for (const auto& entry : fs::directory_iterator(at / "run")) {
-    CHECK(entry.path().string().find(".tmp-") == std::string::npos);
-  }
+  CHECK(unfinished(at / "run").empty());
+}
+
+TEST_CASE("a damaged checkpoint is named, and the one before continued to the same bits") {
+  const TemporaryFolder at;
+  REQUIRE(tessera(at, 2, train(at, "run", {"--checkpoint-every", "2"})).code == 0);
+  const std::string model = read_file(at / "run/model.safetensors");
+  const std::vector<double> before = losses(at, "run");
+  fs::remove(at / "run/model.safetensors");
+  REQUIRE(checkpoints(at / "run").size() == 2);
+  const std::string newest = checkpoints(at / "run").back();
+  const std::string file = newest + "/rank-00001.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  std::ofstream(file, std::ios::binary) << bytes;
+  const Outcome o = tessera(at, 2, {"train", "unet", "--resume", "--out", at / "run"});
+  INFO(o.output);
+  REQUIRE(o.code == 0);
+  CHECK(o.count(file + ": holds other bytes than were written") == 1);
+  CHECK(o.count("continuing from " + at / "run/checkpoints/step-000000004") == 1);
+  CHECK(read_file(at / "run/model.safetensors") == model);
+  CHECK(losses(at, "run") == before);
+  CHECK(checkpoints(at / "run") ==
+        std::vector<std::string>{at / "run/checkpoints/step-000000004", newest + ".2"});
 }
 
 TEST_CASE("memory that runs out on one rank is reported with the rank") {

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 
 #include <random>
-#include <tessera/nn/io/safetensors.hpp>
+#include <tessera/nn/io/shards.hpp>
 
 #include "program.hpp"
 
@@ -52,10 +52,45 @@ class FaultTest {
     const bool finished = std::filesystem::exists(at_ / name + "/loss.png");
     if (code != 0) check_report(o, fault, rank, begun, finished);
 
-    const std::string checkpoint = at_ / name + "/checkpoint.safetensors";
-    if (begun) check_whole(checkpoint);
+    if (begun) check_whole(name);
     check_resumed(name, begun);
     return struck && code != 0;
+  }
+
+  /// Kills one process while a checkpoint is being written. Returns whether that one was not
+  /// committed: whether the kill was soon enough.
+  bool strike_in_write() {
+    const int rank = static_cast<int>(below(static_cast<std::uint64_t>(ranks_)));
+    const std::uint64_t before = below(6);  // checkpoints to be let through
+    const auto delay = std::chrono::microseconds(below(3000));
+    const std::string name = "run-" + std::to_string(++count_);
+    const pid_t launcher = start(command(ranks_, training(name)), at_ / "output");
+    std::string writing;
+    const auto begin = Clock::now();
+    while (seconds_since(begin) < 60 && writing.empty() &&
+           !std::filesystem::exists(at_ / name + "/loss.png")) {
+      if (newest_step(name) < static_cast<std::int64_t>(7 * before)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+        continue;
+      }
+      for (const std::string& entry : unfinished_checkpoints(name)) {
+        // Those that are being removed have such names, too.
+        if (step_of(entry) > newest_step(name)) writing = entry.substr(0, entry.find(".tmp-"));
+      }
+    }
+    const pid_t process = process_of(launcher, rank);
+    std::this_thread::sleep_for(delay);
+    const bool killed = !writing.empty() && process > 0 && kill(process, SIGKILL) == 0;
+    const int code = wait_for(launcher, 60);
+    INFO("process " << rank << " killed while " << writing << " was written; code " << code << "\n"
+                    << read_file(at_ / "output"));
+    REQUIRE(code != kHangs);
+    bool committed = false;
+    for (const std::string& path : checkpoints(at_ / name))
+      committed = committed || path.ends_with(writing);
+    check_whole(name);
+    check_resumed(name);
+    return killed && !committed;
   }
 
   /// Takes a resource from one process in the middle of the training, so that its files fail.
@@ -75,7 +110,7 @@ class FaultTest {
       CHECK(o.says(word));
       CHECK(o.count("tessera: ") == 1);
     }
-    check_whole(at_ / name + "/checkpoint.safetensors");
+    check_whole(name);
     check_resumed(name);
   }
 
@@ -128,9 +163,7 @@ class FaultTest {
     REQUIRE(o.code == 0);
     CHECK(read_file(at_ / name + "/model.safetensors") == model_);
     CHECK(losses(at_, name) == losses_);
-    for (const auto& entry : std::filesystem::directory_iterator(at_ / name)) {
-      CHECK(entry.path().string().find(".tmp-") == std::string::npos);
-    }
+    CHECK(unfinished(at_ / name).empty());
     std::filesystem::remove_all(at_ / name);
   }
 
@@ -202,14 +235,38 @@ class FaultTest {
         break;
     }
   }
-  static void check_whole(const std::string& path) {
-    const io::SafetensorsReader reader(path);
-    for (const auto& entry : reader.entries()) {
-      std::vector<double> values(static_cast<std::size_t>(entry.shape.product()));
-      reader.read_box(entry.name, Box::whole(entry.shape),
-                      View::dense(values.data(), DType::kFloat64, entry.shape));
-      for (const double v : values) REQUIRE(std::isfinite(v));
+  /// There is a checkpoint, and all that are there are whole.
+  void check_whole(const std::string& name) const {
+    const std::vector<std::string> paths = checkpoints(at_ / name);
+    REQUIRE(!paths.empty());
+    for (const std::string& path : paths) {
+      const io::ShardReader reader(path);
+      reader.verify({});
+      for (const auto& tensor : reader.tensors()) {
+        std::vector<double> values(static_cast<std::size_t>(tensor.shape.product()));
+        reader.read({{tensor.name, Box::whole(tensor.shape),
+                      View::dense(values.data(), DType::kFloat64, tensor.shape)}});
+        for (const double v : values) REQUIRE(std::isfinite(v));
+      }
     }
+  }
+  /// -1: there is none.
+  std::int64_t newest_step(const std::string& name) const {
+    const std::vector<std::string> paths = checkpoints(at_ / name);
+    return paths.empty() ? -1 : step_of(paths.back());
+  }
+  static std::int64_t step_of(const std::string& path) {
+    return std::stoll(path.substr(path.rfind("step-") + 5));
+  }
+  std::vector<std::string> unfinished_checkpoints(const std::string& name) const {
+    std::vector<std::string> names;
+    std::error_code error;
+    std::filesystem::directory_iterator it(at_ / name + "/checkpoints", error);
+    for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+      const std::string entry = it->path().filename().string();
+      if (entry.find(".tmp-") != std::string::npos) names.push_back(entry);
+    }
+    return names;
   }
 
   int ranks_;
@@ -237,6 +294,18 @@ inline void strike_at_random(int draws, int ranks = 2) {
   }
   std::printf("%d of %d faults came before the end of the training\n", struck, 3 * draws);
   CHECK(struck >= draws);
+}
+
+/// Kills inside the writes of checkpoints, until there were so many.
+inline void strike_in_writes(int wanted, std::uint64_t seed, int ranks = 2) {
+  std::printf("seed of the kills in writes: %llu\n", static_cast<unsigned long long>(seed));
+  INFO("TESSERA_TEST_SEED=" << seed);
+  FaultTest test(seed, ranks);
+  int inside = 0;
+  int tries = 0;
+  for (; inside < wanted && tries < 6 * wanted + 4; ++tries) inside += test.strike_in_write() ? 1 : 0;
+  std::printf("%d of %d kills came inside the write of a checkpoint\n", inside, tries);
+  CHECK(inside == wanted);
 }
 
 }  // namespace tessera::test

@@ -18,6 +18,7 @@
 #include <string>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/snapshots.hpp>
 #include <thread>
 #include <vector>
 
@@ -163,6 +164,23 @@ inline Words train(const TemporaryFolder& at, const std::string& out, const Word
                  "--dropout", "0.1",  "--out",         at / out,  "--lr",      "1e-2"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
+}
+
+/// Paths of a run's checkpoints, oldest first.
+inline std::vector<std::string> checkpoints(const std::string& run) {
+  return io::Snapshots({.directory = run + "/checkpoints"}, {}).list();
+}
+/// Names of things that were not finished, in a run and among its checkpoints.
+inline std::vector<std::string> unfinished(const std::string& run) {
+  std::vector<std::string> names;
+  for (const std::string& at : {run, run + "/checkpoints"}) {
+    if (!std::filesystem::exists(at)) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(at)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find(".tmp-") != std::string::npos) names.push_back(name);
+    }
+  }
+  return names;
 }
 
 inline std::vector<double> losses(const TemporaryFolder& at, const std::string& run) {

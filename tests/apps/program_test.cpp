@@ -18,8 +18,8 @@ TEST_CASE("training gives the same losses on any mesh; evaluation and prediction
     for (std::size_t i = 0; i < 6; ++i) CHECK(many[i] == Approx(one[i]).epsilon(1e-4));
     CHECK(many.front() != many.back());
   }
-  for (const char* file :
-       {"config.toml", "checkpoint.safetensors", "model.safetensors", "loss.png"}) {
+  for (const char* file : {"config.toml", "checkpoints/step-000000006/index.json",
+                           "model.safetensors", "loss.png"}) {
     CHECK(std::filesystem::file_size(at / "one" + "/" + file) > 100);
   }
 
@@ -68,6 +68,32 @@ TEST_CASE("a training that a signal stopped goes on as if nothing had happened")
   REQUIRE(again.code == 0);
   CHECK(losses(at, "parts") == losses(at, "whole"));
   CHECK(read_file(at / "parts/model.safetensors") == read_file(at / "whole/model.safetensors"));
+}
+
+TEST_CASE("a training goes on with other numbers of processes") {
+  const TemporaryFolder at;
+  const Words more = {"--checkpoint-every", "2", "--keep", "3"};
+  REQUIRE(tessera(at, 0, train(at, "whole", more)).code == 0);
+  CHECK(checkpoints(at / "whole").size() == 3);
+  Words first = more;
+  first.insert(first.end(), {"--steps", "2", "--mesh", "h=2"});
+  REQUIRE(tessera(at, 2, train(at, "parts", first)).code == 0);
+  const Words resume = {"train", "unet", "--resume", "--out", at / "parts", "--steps"};
+  const auto go_on = [&](int ranks, const char* steps, const char* mesh) {
+    Words words = resume;
+    words.insert(words.end(), {steps, "--mesh", mesh});
+    const Outcome o = tessera(at, ranks, words);
+    INFO(o.output);
+    REQUIRE(o.code == 0);
+  };
+  go_on(4, "3", "h=2,w=2");
+  go_on(3, "5", "w=3");
+  go_on(1, "6", "h=1");
+  CHECK(checkpoints(at / "parts").size() == 2);
+  const std::vector<double> one = losses(at, "whole");
+  const std::vector<double> many = losses(at, "parts");
+  REQUIRE(many.size() == 6);
+  for (std::size_t i = 0; i < 6; ++i) CHECK(many[i] == Approx(one[i]).epsilon(1e-4));
 }
 
 TEST_CASE("what goes wrong is said once, with an exit code") {

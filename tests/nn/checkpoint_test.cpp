@@ -6,9 +6,11 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/random.hpp>
-#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/layers.hpp>
+#include <thread>
 
+#include "io/system_calls.hpp"
 #include "support/op_test.hpp"
 
 namespace tessera::test {
@@ -144,6 +146,153 @@ TEST_CASE("a checkpoint loads on another mesh") {
   Training one(Mesh::self(), 5);
   nn::load_checkpoint(dir / "c.safetensors", one.state);
   check_equal(one, many);
+}
+
+namespace {
+
+/// A disk that takes nothing until it is let go, or fails.
+struct SlowDisk : io::SystemCalls {
+  std::atomic<bool> slow{true};
+  std::atomic<int> error{0};
+  ssize_t write(int fd, const void* data, std::size_t bytes, off_t offset) override {
+    while (slow) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (error != 0) {
+      errno = error;
+      return -1;
+    }
+    return SystemCalls::write(fd, data, bytes, offset);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("checkpoints behind a training resume it to the bit") {
+  const SharedDir dir;
+  const Mesh mesh = line();
+  const io::SnapshotOptions options = {.directory = dir / "c/d", .keep = 2};
+  Training whole(mesh);
+  std::vector<double> losses;
+  {
+    nn::Checkpoints checkpoints(mesh, options);
+    CHECK(!checkpoints.load(whole.state));
+    for (int s = 0; s < 7; ++s) {
+      losses.push_back(whole.step());
+      checkpoints.poll();
+      whole.state.extra = {{"loss", str(losses.back())}};
+      if (s % 2 == 0) checkpoints.save(whole.state);
+    }
+    checkpoints.finish();
+    CHECK(checkpoints.list() ==
+          std::vector<std::string>{dir / "c/d/step-000000005", dir / "c/d/step-000000007"});
+  }
+  for (const std::int64_t step : {5, 7}) {
+    Training again(mesh, 2);
+    again.step();
+    nn::load_checkpoint(dir / str("c/d/step-00000000", step), again.state);
+    CHECK(again.state.step == step);
+    CHECK(again.state.extra.at("loss") == str(losses[static_cast<std::size_t>(step) - 1]));
+    while (again.state.step < 7) {
+      const auto s = static_cast<std::size_t>(again.state.step);
+      CHECK(again.step() == losses[s]);
+    }
+    check_equal(again, whole);
+  }
+  Training other(mesh, 3);
+  nn::Checkpoints checkpoints(mesh, options);
+  REQUIRE(checkpoints.load(other.state));
+  check_equal(other, whole);
+
+  // The model of another size: no damage, so no older one is taken.
+  Net wide(mesh, 1, 9);
+  nn::TrainingState state = {.model = &wide};
+  CHECK_THROWS_AS(checkpoints.load(state), DataError);
+  CHECK_THROWS_AS(nn::load_checkpoint(dir / "c/d/step-000000007", state), DataError);
+  CHECK_THROWS_AS(nn::load_checkpoint(dir / "c/d", state), IoError);
+}
+
+TEST_CASE("a save returns before the disk has taken it and holds the state of its moment") {
+  const SharedDir dir;
+  const Mesh mesh = line();
+  const bool room = GENERATE(true, false);  // without, ranks write before they go on
+  Training t(mesh);
+  Training then(mesh);
+  t.step();
+  then.step();
+  SlowDisk disk;
+  disk.slow = room;
+  const io::SystemCallsScope scope(disk);
+  MemoryPool& pool = MemoryPool::of({});
+  nn::Checkpoints checkpoints(mesh, {.directory = dir / "c"});
+  const std::int64_t before = pool.stats().live_bytes;
+  if (!room) pool.set_limit(before + 64);
+  checkpoints.save(t.state);
+  pool.set_limit(0);
+  if (room) {
+    if (mesh.rank() == 0) CHECK(pool.stats().live_bytes > before);
+    CHECK(!checkpoints.poll());
+    t.step();
+    CHECK(!checkpoints.poll());
+    CHECK(checkpoints.list().empty());
+    any_process(false);
+    disk.slow = false;
+    while (!checkpoints.poll()) {
+    }
+    CHECK(!checkpoints.poll());
+  } else {
+    CHECK(checkpoints.poll());
+    t.step();
+  }
+  CHECK(checkpoints.list().size() == 1);
+  Training loaded(mesh, 4);
+  REQUIRE(checkpoints.load(loaded.state));
+  check_equal(loaded, then);
+}
+
+TEST_CASE("a disk that fails on one rank is an error on all, and the training goes on") {
+  const SharedDir dir;
+  const Mesh mesh = line();
+  Training t(mesh);
+  SlowDisk disk;
+  disk.slow = false;
+  const io::SystemCallsScope scope(disk);
+  nn::Checkpoints checkpoints(mesh, {.directory = dir / "c"});
+  t.step();
+  checkpoints.save(t.state);
+  checkpoints.finish();
+  const auto failing = [&](const std::function<void()>& commit) {
+    t.step();
+    disk.error = mesh.rank() == mesh.size() - 1 ? ENOSPC : 0;
+    checkpoints.save(t.state);
+    try {
+      commit();
+      FAIL("no error");
+    } catch (const IoError& e) {
+      CHECK(std::string(e.what()).find("No space left on device") != std::string::npos);
+    }
+    disk.error = 0;
+    CHECK(checkpoints.list() == std::vector<std::string>{dir / "c/step-000000001"});
+  };
+  failing([&] { checkpoints.finish(); });
+  failing([&] {
+    while (!checkpoints.poll()) {
+    }
+  });
+  failing([&] { checkpoints.save(t.state); });
+  t.step();
+  checkpoints.save(t.state);
+  checkpoints.finish();
+  CHECK(checkpoints.list() ==
+        std::vector<std::string>{dir / "c/step-000000001", dir / "c/step-000000005"});
+  { nn::Checkpoints dropped(mesh, {.directory = dir / "c"}); }
+  {
+    nn::Checkpoints dropped(mesh, {.directory = dir / "c"});
+    t.step();
+    dropped.save(t.state);
+  }
+  any_process(false);
+  Training loaded(mesh, 4);
+  REQUIRE(checkpoints.load(loaded.state));
+  CHECK(loaded.state.step == 5);
 }
 
 TEST_CASE("weights alone") {

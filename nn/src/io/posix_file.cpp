@@ -10,13 +10,18 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <tessera/nn/io/data_error.hpp>
 #include <utility>
+#include <vector>
+
+#include "io/system_calls.hpp"
 
 namespace tessera::io {
 namespace {
 
 constexpr std::size_t kIdDigits = 16;
+constexpr std::string_view kTemporary = ".tmp-";
 
 const char* advice(int error) {
   switch (error) {
@@ -54,7 +59,7 @@ std::string directory_of(const std::string& path) {
 
 File File::open_with(const std::string& path, int flags, const char* verb) {
   // O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end.
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
+  const int fd = system_calls().open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) fail(path, str("cannot be ", verb), errno);
   File file(path, fd);
   struct stat status;
@@ -74,7 +79,7 @@ File::File(File&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 File::~File() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) system_calls().close(fd_);
 }
 
 std::int64_t File::size() const {
@@ -100,7 +105,7 @@ void File::read(void* data, std::int64_t bytes, std::int64_t offset) const {
 void File::write(const void* data, std::int64_t bytes, std::int64_t offset) const {
   const auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t n = ::pwrite(fd_, from, static_cast<std::size_t>(bytes), offset);
+    const ssize_t n = system_calls().write(fd_, from, static_cast<std::size_t>(bytes), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(path_, "cannot be written", errno);
     from += n;
@@ -110,18 +115,19 @@ void File::write(const void* data, std::int64_t bytes, std::int64_t offset) cons
 }
 
 void File::resize(std::int64_t bytes) const {
-  if (::ftruncate(fd_, bytes) != 0)
+  if (system_calls().resize(fd_, bytes) != 0)
     fail(path_, str("cannot be resized to ", bytes, " bytes"), errno);
 }
 
 void File::sync() const {
-  if (::fsync(fd_) != 0) fail(path_, "cannot be brought to disk", errno);
+  while (system_calls().sync(fd_) != 0)
+    if (errno != EINTR) fail(path_, "cannot be brought to disk", errno);
 }
 
 std::string temporary_name(const std::string& path, std::int64_t id) {
   char digits[20];
   std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(id));
-  return path + ".tmp-" + digits;
+  return str(path, kTemporary, digits);
 }
 
 void check_replaceable(const std::string& path) {
@@ -130,13 +136,18 @@ void check_replaceable(const std::string& path) {
     throw IoError(str(path, ": not a regular file. Give the path of a file."));
 }
 
+bool is_temporary_name(const std::string& name) {
+  const std::size_t at = name.rfind(kTemporary);
+  return at != std::string::npos && name.size() == at + kTemporary.size() + kIdDigits &&
+         name.find_first_not_of("0123456789abcdef", at + kTemporary.size()) == std::string::npos;
+}
+
 void remove_stale_temporaries(const std::string& path) noexcept {
   try {
-    const std::string start = std::filesystem::path(path).filename().string() + ".tmp-";
+    const std::string start = std::filesystem::path(path).filename().string();
     for (const auto& entry : std::filesystem::directory_iterator(directory_of(path))) {
       const std::string name = entry.path().filename().string();
-      if (name.size() == start.size() + kIdDigits && name.rfind(start, 0) == 0 &&
-          name.find_first_not_of("0123456789abcdef", start.size()) == std::string::npos)
+      if (is_temporary_name(name) && name.substr(0, name.rfind(kTemporary)) == start)
         remove_quietly(entry.path().string());
     }
   } catch (const std::exception&) {
@@ -152,21 +163,53 @@ std::int64_t unique_id() {
                                    calls++);
 }
 
-void commit_file(const std::string& temporary, const std::string& path) {
-  if (std::rename(temporary.c_str(), path.c_str()) != 0)
-    fail(path, str("cannot take the place of ", temporary), errno);
-  const std::string directory = directory_of(path);
-  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+void sync_directory(const std::string& directory) {
+  SystemCalls& calls = system_calls();
+  const int fd = calls.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (fd < 0) fail(directory, "cannot be opened", errno);
-  const int result = ::fsync(fd);
+  const int result = calls.sync(fd);
   const int error = errno;
-  ::close(fd);
+  calls.close(fd);
   // Some network file systems have no fsync of directories.
   if (result != 0 && error != EINVAL && error != ENOTSUP)
     fail(directory, "cannot be brought to disk", error);
 }
 
-void remove_quietly(const std::string& path) noexcept { ::unlink(path.c_str()); }
+void commit_file(const std::string& temporary, const std::string& path) {
+  if (system_calls().rename(temporary.c_str(), path.c_str()) != 0)
+    fail(path, str("cannot take the place of ", temporary), errno);
+  sync_directory(directory_of(path));
+}
+
+void make_directory(const std::string& path) {
+  if (system_calls().make_directory(path.c_str()) != 0) fail(path, "cannot be made", errno);
+}
+
+void make_directories(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return;
+  const std::string parent = directory_of(path);
+  if (parent != "." && parent != "/") make_directories(parent);
+  if (system_calls().make_directory(path.c_str()) != 0 && errno != EEXIST)
+    fail(path, "cannot be made", errno);
+  sync_directory(parent);
+}
+
+void remove_quietly(const std::string& path) noexcept {
+  system_calls().remove_file(path.c_str());
+}
+
+void remove_directory_quietly(const std::string& path) noexcept {
+  try {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(path))
+      files.push_back(entry.path().string());
+    for (const std::string& file : files) remove_quietly(file);
+  } catch (const std::exception&) {
+    // What stays only takes room.
+  }
+  system_calls().remove_directory(path.c_str());
+}
 
 void write_file_atomically(const std::string& path, const std::string& content) {
   const std::string temporary = temporary_name(path, unique_id());

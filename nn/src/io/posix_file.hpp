@@ -38,6 +38,8 @@ class File {
 
 /// `path` + ".tmp-" + id: beside the final file, so that a rename is atomic.
 std::string temporary_name(const std::string& path, std::int64_t id);
+/// Whether `name` ends as temporary_name() says.
+bool is_temporary_name(const std::string& name);
 /// Throws IoError when there is something at `path` other than a regular file, which a rename would
 /// replace: a directory, a device, a pipe.
 void check_replaceable(const std::string& path);
@@ -45,9 +47,18 @@ void check_replaceable(const std::string& path);
 void remove_stale_temporaries(const std::string& path) noexcept;
 /// A number that differs between processes, and between calls of one process.
 std::int64_t unique_id();
-/// Puts a finished temporary file in its place and makes the directory entry durable.
+/// Makes the entries of a directory durable.
+void sync_directory(const std::string& directory);
+/// Puts a finished temporary file, or directory, in its place and makes the directory entry
+/// durable.
 void commit_file(const std::string& temporary, const std::string& path);
+/// Throws IoError, also when it exists.
+void make_directory(const std::string& path);
+/// The directory and those above it that are missing, durably.
+void make_directories(const std::string& path);
 void remove_quietly(const std::string& path) noexcept;
+/// A directory and the files in it.
+void remove_directory_quietly(const std::string& path) noexcept;
 /// Writes a whole small file such that either the old or the new content is there, whatever
 /// happens.
 void write_file_atomically(const std::string& path, const std::string& content);

@@ -34,8 +34,8 @@ struct TrainingState {
 /// atomically. Continuing from it gives the same bits as never having stopped. Every rank must
 /// call.
 void save_checkpoint(const std::string& path, TrainingState& state);
-/// Reads what `state` points to, and its `step` and `extra`. Any mesh and any layout will do (sums
-/// then agree to rounding). Throws DataError like load_weights.
+/// Reads what `state` points to, `step` and `extra`, from such a file or a directory of Checkpoints
+/// (checkpoints.hpp), on any mesh. Throws DataError like load_weights, and where a file is damaged.
 void load_checkpoint(const std::string& path, TrainingState& state);
 
 }  // namespace tessera::nn
