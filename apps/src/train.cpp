@@ -43,7 +43,7 @@ class StepReporter {
     values[1] = sent - sent_before_;
     values[static_cast<std::size_t>(ranks_.rank) + 2] = MemoryPool::of({}).stats().peak_bytes;
     if (ranks_.size > 1) ranks_.sum(values);
-    sent_before_ = parallel::comm_stats().total().bytes;
+    leave_out();
     return {values[0] > 0, values[1], *std::max_element(values.begin() + 2, values.end())};
   }
   /// What `f` sends is not part of the step.
@@ -54,6 +54,9 @@ class StepReporter {
     sent_before_ += parallel::comm_stats().total().bytes - before;
     return result;
   }
+
+  /// What was sent since the last report is none of a step's.
+  void leave_out() { sent_before_ = parallel::comm_stats().total().bytes; }
 
  private:
   io::Collective ranks_;
@@ -184,6 +187,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
     checkpoints.poll();
     if (stopped || state.step == settings.steps || state.step % options.checkpoint_every == 0)
       checkpoints.save(state);
+    reporter.leave_out();
   }
   checkpoints.finish();
   profiler.finish();

@@ -14,7 +14,7 @@ struct TrainOptions {
   bool resume = false;
   std::int64_t checkpoint_every = 500;  ///< steps; mace: 0, at the end of an epoch once a minute
   int keep = 2;                         ///< newest checkpoints that stay
-  bool profile = false;  ///< writes RUN/profile
+  bool profile = false;                 ///< writes RUN/profile
   std::int64_t profile_steps = 5;
 };
 

@@ -97,10 +97,9 @@ void check(const Stored& from, const Named& all) {
     stored.erase(found);
   }
   if (!stored.empty()) {
-    throw DataError(
-        str("checkpoint: ", from.path, " holds ", stored.begin()->first,
-            ", which has no place here. Build the model with the options that the file "
-            "was written with."));
+    throw DataError(str("checkpoint: ", from.path, " holds ", stored.begin()->first,
+                        ", which has no place here. Build the model with the options that the file "
+                        "was written with."));
   }
 }
 
@@ -190,8 +189,7 @@ void read(const Stored& from, TrainingState& state) {
   state.model->random() = numbers.random;
   for (const auto& [name, module] : state.model->named_modules()) {
     const std::string key = std::string(kDraws) + name;
-    RandomDraws::set(*module,
-                     from.metadata->contains(key) ? number<std::uint64_t>(from, key) : 0);
+    RandomDraws::set(*module, from.metadata->contains(key) ? number<std::uint64_t>(from, key) : 0);
   }
   state.extra.clear();
   for (const auto& [key, value] : *from.metadata) {
@@ -253,7 +251,8 @@ void load_checkpoint(const std::string& path, TrainingState& state) {
     if (directory != 0) shards.emplace(path);
   });
   if (ranks.total(directory) != directory * ranks.size)
-    throw IoError(str("checkpoint: ", path, " is not the same thing on all nodes. Give one that "
+    throw IoError(str("checkpoint: ", path,
+                      " is not the same thing on all nodes. Give one that "
                       "all can reach."));
   if (shards) shards->verify(ranks);
   ranks.together([&] {

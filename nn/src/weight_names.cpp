@@ -175,9 +175,8 @@ WeightNames read_weight_names(const std::string& path) {
           if (order == orders.end()) throw DataError(str("the order ", value, " is unknown"));
           rule.order = order->second;
         } else {
-          throw DataError(
-              str("\"", key, "\" is unknown.",
-                  io::did_you_mean(key, {"ours", "theirs", "part", "parts", "order"})));
+          throw DataError(str("\"", key, "\" is unknown.",
+                              io::did_you_mean(key, {"ours", "theirs", "part", "parts", "order"})));
         }
       }
       names.rules.push_back(std::move(rule));
@@ -225,8 +224,9 @@ void export_weights(const std::string& path,
   }
   for (const Entry& entry : entries)
     if (std::ssize(parts[entry.theirs]) != entry.parts)
-      throw UsageError(str("weights: of the ", entry.parts, " parts of \"", entry.theirs, "\" only ",
-                           parts[entry.theirs].size(), " are named. Add rules for all."));
+      throw UsageError(str("weights: of the ", entry.parts, " parts of \"", entry.theirs,
+                           "\" only ", parts[entry.theirs].size(),
+                           " are named. Add rules for all."));
   io::SafetensorsWriter writer(path, std::move(specs), metadata, collective(mesh_of(entries)));
   for (const Entry& entry : entries) {
     const Box& box = entry.tensor.local_box();

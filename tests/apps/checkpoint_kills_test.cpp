@@ -1,7 +1,7 @@
 // ranks: none
 // label: deep
-// A hundred kills of a training, thirty of them inside the write of a checkpoint: each resumes from a
-// whole one, to the bits of an undisturbed run.
+// A hundred kills of a training, thirty of them inside the write of a checkpoint: each resumes from
+// a whole one, to the bits of an undisturbed run.
 #include "faults.hpp"
 
 namespace tessera::test {

@@ -303,7 +303,8 @@ inline void strike_in_writes(int wanted, std::uint64_t seed, int ranks = 2) {
   FaultTest test(seed, ranks);
   int inside = 0;
   int tries = 0;
-  for (; inside < wanted && tries < 6 * wanted + 4; ++tries) inside += test.strike_in_write() ? 1 : 0;
+  for (; inside < wanted && tries < 6 * wanted + 4; ++tries)
+    inside += test.strike_in_write() ? 1 : 0;
   std::printf("%d of %d kills came inside the write of a checkpoint\n", inside, tries);
   CHECK(inside == wanted);
 }

@@ -82,8 +82,12 @@ TEST_CASE("a potential trains alike on any mesh, resumes and is evaluated") {
 
   // Half of the epochs, then the rest: the same bits as in one go.
   const std::string half = folder / "half";
-  REQUIRE(program(folder, data + kOptions + " --start-stage-two 3 --max-num-epochs 2 --checkpoint-every 2 --keep 5 --out " + half)
-              .code == 0);
+  REQUIRE(
+      program(folder,
+              data + kOptions +
+                  " --start-stage-two 3 --max-num-epochs 2 --checkpoint-every 2 --keep 5 --out " +
+                  half)
+          .code == 0);
   CHECK(checkpoints(half).size() == 4);  // steps 0, 2, 4, 6
   // Also from the middle of an epoch.
   std::filesystem::remove_all(checkpoints(half).back());

@@ -18,8 +18,8 @@ TEST_CASE("training gives the same losses on any mesh; evaluation and prediction
     for (std::size_t i = 0; i < 6; ++i) CHECK(many[i] == Approx(one[i]).epsilon(1e-4));
     CHECK(many.front() != many.back());
   }
-  for (const char* file : {"config.toml", "checkpoints/step-000000006/index.json",
-                           "model.safetensors", "loss.png"}) {
+  for (const char* file :
+       {"config.toml", "checkpoints/step-000000006/index.json", "model.safetensors", "loss.png"}) {
     CHECK(std::filesystem::file_size(at / "one" + "/" + file) > 100);
   }
 

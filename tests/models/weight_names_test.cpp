@@ -116,7 +116,8 @@ TEST_CASE("names that do not fit are refused before anything is changed") {
   const Mesh mesh = Mesh::world({{"x", process().count}});
   Net net(mesh);
   const Net same(mesh);
-  const auto refused = [&](const std::string& word, const std::function<void(nn::WeightNames&)>& f) {
+  const auto refused = [&](const std::string& word,
+                           const std::function<void(nn::WeightNames&)>& f) {
     nn::WeightNames names = torch_names();
     f(names);
     try {
@@ -128,7 +129,7 @@ TEST_CASE("names that do not fit are refused before anything is changed") {
     }
   };
   refused("batches_seen", [](auto& n) { n.ignored = {"test.*"}; });
-  refused("attn.out_proj", [](auto& n) { n.rules.erase(n.rules.begin() + 2); });
+  refused("proj.weight", [](auto& n) { n.rules.erase(n.rules.begin() + 2); });
   refused("[4, 3, 2, 2]", [](auto& n) { n.rules[0].order = nn::WeightRule::Order::kAsHere; });
   refused("[12, 6]", [](auto& n) { n.rules[3].parts = 2; });
   refused("part 3 of 3", [](auto& n) { n.rules[5].part = 3; });

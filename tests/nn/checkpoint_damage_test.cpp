@@ -125,8 +125,9 @@ TEST_CASE("when all are damaged that is an error; what is no checkpoint is passe
   CHECK(SmallState::load(none) == 0);
   CHECK(none.list().empty());
   fs::create_directory(dir / "c");
-  for (const char* name : {"step-1", "step-000000001.", "step-000000001.1", "step-00000000x", "step-",
-                           "step-000000002.tmp-0123456789abcdef", "notes", "step-000000001.02"})
+  for (const char* name :
+       {"step-1", "step-000000001.", "step-000000001.1", "step-00000000x", "step-",
+        "step-000000002.tmp-0123456789abcdef", "notes", "step-000000001.02"})
     fs::create_directory(dir / "c" + "/" + name);
   CHECK(SmallState::load(none) == 0);
   fs::create_directory(dir / "c/step-000000003");

@@ -150,8 +150,7 @@ class RecordedCalls : public io::SystemCalls {
     const std::lock_guard lock(mutex_);
     if (fails(false)) return -1;
     const int result = file ? SystemCalls::remove_file(path) : SystemCalls::remove_directory(path);
-    if (result == 0)
-      record({.kind = Operation::kRemove, .node = parent(path), .name = leaf(path)});
+    if (result == 0) record({.kind = Operation::kRemove, .node = parent(path), .name = leaf(path)});
     return result;
   }
   int add(const std::string& path, Operation::Kind kind) {
@@ -246,7 +245,7 @@ class RecordedCalls : public io::SystemCalls {
   int calls_ = 0;
   bool dead_ = false;
   std::map<int, int> open_;
-  std::vector<Node> nodes_;    // as the program sees them; node 0 is the root
+  std::vector<Node> nodes_;  // as the program sees them; node 0 is the root
   std::vector<Node> initial_;
   std::vector<Operation> operations_;
 };

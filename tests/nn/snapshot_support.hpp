@@ -85,8 +85,7 @@ class SmallState {
   }
   std::vector<View> views() {
     return {View::dense(rows_.data(), DType::kFloat64, mine_.shape()),
-            View::dense(&one_, DType::kInt64, {}),
-            View::dense(nullptr, DType::kFloat32, {0, 2})};
+            View::dense(&one_, DType::kInt64, {}), View::dense(nullptr, DType::kFloat32, {0, 2})};
   }
 
   std::vector<io::ShardedTensor> tensors_;

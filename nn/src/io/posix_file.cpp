@@ -195,9 +195,7 @@ void make_directories(const std::string& path) {
   sync_directory(parent);
 }
 
-void remove_quietly(const std::string& path) noexcept {
-  system_calls().remove_file(path.c_str());
-}
+void remove_quietly(const std::string& path) noexcept { system_calls().remove_file(path.c_str()); }
 
 void remove_directory_quietly(const std::string& path) noexcept {
   try {

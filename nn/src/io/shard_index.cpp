@@ -56,8 +56,7 @@ DType dtype_of_name(const std::string& name) {
 
 ShardIndex index_of(const Json& all) {
   if (all.at("format") != kFormat) throw DataError("it is an index of another kind");
-  if (all.at("version") != kVersion)
-    throw DataError("it has another version; use a newer program");
+  if (all.at("version") != kVersion) throw DataError("it has another version; use a newer program");
   ShardIndex index;
   std::set<int> ranks;
   for (const Json& f : all.at("files")) {

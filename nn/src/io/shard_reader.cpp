@@ -62,8 +62,7 @@ struct ShardReader::State {
     if (found != by_name.end()) return *found->second;
     std::vector<std::string> names;
     for (const TensorSpec& spec : specs) names.push_back(spec.name);
-    throw DataError(
-        str(directory, ": holds no tensor \"", name, "\".", did_you_mean(name, names)));
+    throw DataError(str(directory, ": holds no tensor \"", name, "\".", did_you_mean(name, names)));
   }
 };
 

@@ -7,8 +7,8 @@
 namespace tessera::io {
 
 /// The calls by which anything here changes a file system; each returns -1 and sets errno when it
-/// fails. Tests put their own in place of these (SystemCallsScope): calls that fail, or that are the
-/// last of a process that dies.
+/// fails. Tests put their own in place of these (SystemCallsScope): calls that fail, or that are
+/// the last of a process that dies.
 class SystemCalls {
  public:
   virtual ~SystemCalls() = default;

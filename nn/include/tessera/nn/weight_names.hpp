@@ -14,8 +14,9 @@ struct WeightRule {
     kAsHere,         ///< the same
     kChannelsFirst,  ///< [a, b, k...] there is [a, k..., b] here: what PyTorch's convolutions have
   };
-  std::string ours;    ///< pattern of paths here (`*`: any characters, the fewest that fit)
-  std::string theirs;  ///< name there: its i-th `*` is what the i-th of `ours` took; empty: not there
+  std::string ours;  ///< pattern of paths here (`*`: any characters, the fewest that fit)
+  std::string
+      theirs;  ///< name there: its i-th `*` is what the i-th of `ours` took; empty: not there
   Order order = Order::kByLayer;
   int part = 0;   ///< of `parts` equal ones of dimension 0 there (queries, keys and values in one)
   int parts = 1;  ///< all of them are to be named

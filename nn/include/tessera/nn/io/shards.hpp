@@ -64,8 +64,8 @@ class ShardWriter {
   /// its box's shape and the tensor's type. Local, so a thread of its own may do it; returns early,
   /// without a file, when `cancelled()` says so. Throws IoError.
   void write(const std::vector<View>& views, const std::function<bool()>& cancelled = {});
-  /// Collective, after write() on every rank. `failure`: what this rank met in write(), if anything.
-  /// Throws on every rank when anything failed on one; the directory is then not there.
+  /// Collective, after write() on every rank. `failure`: what this rank met in write(), if
+  /// anything. Throws on every rank when anything failed on one; the directory is then not there.
   void commit(const std::exception_ptr& failure = {});
 
  private:

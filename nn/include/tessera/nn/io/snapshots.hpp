@@ -12,8 +12,8 @@ namespace tessera::io {
 
 /// Options of Snapshots.
 struct SnapshotOptions {
-  std::string directory;     ///< made at the first save
-  int keep = 2;              ///< newest ones that stay; 0: all. One more needs room while it is written.
+  std::string directory;  ///< made at the first save
+  int keep = 2;  ///< newest ones that stay; 0: all. One more needs room while it is written.
   bool asynchronous = true;  ///< written behind what the program does next
   /// Takes a line about a damaged snapshot that is passed over, on rank 0; empty: stderr.
   std::function<void(const std::string& line)> warn = {};
