@@ -1,5 +1,8 @@
 #include "model.hpp"
 
+#include <tessera/models/tensor_parallel.hpp>
+#include <tessera/nn/shard.hpp>
+
 #include "run_settings.hpp"
 
 namespace tessera::app {
@@ -16,6 +19,17 @@ Model::Model(const RunSettings& settings, Transform transform, const Mesh& mesh)
 void Model::set_edges(const std::vector<EdgeRule>& edges) {
   transform_.edges = edges;
   network_->set_edges(edges);
+}
+
+void Model::spread(const RunSettings& settings, const Mesh& mesh) {
+  if (mesh.size() == 1) return;  // the one rank that compare sets beside a mesh, too
+  if (!settings.tensor.empty()) {
+    mesh.axis(settings.tensor);
+    nn::place(network(), models::tensor_parallel(network(), settings.tensor));
+  }
+  if (settings.shard != "none")
+    nn::shard(network(), {.stage = choose<int>("shard", settings.shard,
+                                               {{"zero1", 1}, {"zero2", 2}, {"zero3", 3}})});
 }
 
 }  // namespace tessera::app

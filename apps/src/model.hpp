@@ -20,6 +20,9 @@ class Model {
   const Transform& transform() const { return transform_; }
   std::int64_t total_stride() const { return network_->total_stride(); }
   void set_edges(const std::vector<EdgeRule>& edges);
+  /// Places the parameters as the settings say, for training; before the first use. Throws
+  /// UsageError when the mesh lacks the axis of tensor parallelism.
+  void spread(const RunSettings& settings, const Mesh& mesh);
   Tensor operator()(const Tensor& x) const { return network()(x); }
 
  private:

@@ -32,6 +32,13 @@ void RunSettings::declare(io::Settings& s) {
   s.add("training.recompute", recompute,
         "Modules by path (blocks.*) whose activations are computed again in the backward pass "
         "instead of being kept.");
+  s.add("training.shard", shard,
+        "What all ranks share of parameters' memory: the state of the optimiser (zero1), gradients "
+        "too (zero2), parameters too (zero3).",
+        {.choices = {"none", "zero1", "zero2", "zero3"}});
+  s.add("training.tensor", tensor,
+        "Mesh axis that splits attention by heads and layers by channels; the domain may be split "
+        "over it, too. Not for compare: ops then follow in another order than on one rank.");
   s.add("training.seed", seed, "Key of all random numbers.");
 }
 

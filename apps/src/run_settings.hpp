@@ -35,6 +35,8 @@ struct RunSettings {
   std::string precision = "f32";
   std::string compute = "same";
   std::vector<std::string> recompute;
+  std::string shard = "none";
+  std::string tensor;
   std::uint64_t seed = 0;
 
   /// Declares all settings; they are read and written through `settings` from then on.

@@ -106,6 +106,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
 
   const std::unique_ptr<Task> task = settings.data->open(settings, mesh);
   Model model(settings, task->transform(), mesh);
+  model.spread(settings, mesh);
   nn::Module& network = model.network();
   optim::AdamW optimizer(network.parameters(),
                          {.lr = settings.lr, .weight_decay = settings.weight_decay});

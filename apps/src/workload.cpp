@@ -18,6 +18,7 @@ class TaskWorkload : public nn::Workload {
       : settings_(settings),
         task_(settings.data->imitate(settings, size)),
         model_(settings, task_->transform(), mesh) {
+    model_.spread(settings, mesh);
     task_->place(mesh, model_.total_stride());
     const std::vector<nn::Parameter> parameters = model_.network().parameters();
     if (update == Update::kAdamW) {

@@ -1,5 +1,7 @@
 #include "tape.hpp"
 
+#include <algorithm>
+
 #include "gathers.hpp"
 #include "segment.hpp"
 
@@ -67,11 +69,13 @@ bool is_leaf(const Tensor& x) { return !slot_of(x) || slot_of(x).node->is_leaf()
 
 namespace {
 
-/// A factor is read for the gradient of another input, so only where that is wanted.
+/// A factor is read for the gradient of another input, so only where one is wanted that is made of
+/// more than parameters.
 [[gnu::noinline]] void count_readers(const Node& node) {
-  int producers = 0;
-  for (const Node::Input& input : node.inputs) producers += input.producer ? 1 : 0;
-  if (producers < 2) return;
+  const bool wanted = std::any_of(node.inputs.begin(), node.inputs.end(), [](const auto& input) {
+    return input.producer && !input.producer->leaf_linear;
+  });
+  if (!wanted) return;
   for (const Node::Input& input : node.inputs)
     if (input.recomputed && input.producer->op == &redistribute_again_op)
       count_gather_reader(*input.producer);

@@ -187,8 +187,10 @@ double grad_norm(const std::vector<nn::Parameter>& parameters) {
     const Tensor g = gradient(p.value());
     if (!g.defined()) continue;
     // Where a gradient is split its sum is Partial; adding takes a replicated sum once.
-    Tensor squares = sum(square(g));
-    if (squares.dtype() != DType::kFloat64) squares = cast(squares, DType::kFloat64);
+    const Tensor part = sum(square(g));
+    // Part by part: a cast would take each sum for itself.
+    const Tensor squares = Tensor::empty(part.layout(), DType::kFloat64);
+    kernels::copy(part.local(), squares.mutable_local());
     total = total.defined() ? total + squares : squares;
   }
   double all = total.defined() ? reduced(total).item() : 0.0;

@@ -8,9 +8,18 @@ namespace tessera::test {
 
 TEST_CASE("a plan says what a training then counts") {
   const TemporaryFolder at;
-  for (const std::string mesh : {"h=2,w=2", "data=2,h=2"}) {
-    const std::string run = "plan-" + mesh;
-    const Outcome trained = tessera(at, 4, train(at, run, {"--mesh", mesh}));
+  const std::vector<Words> cases = {{"h=2,w=2"},
+                                    {"data=2,h=2"},
+                                    {"data=2,h=2", "--shard", "zero1"},
+                                    {"data=2,h=2", "--shard", "zero3"},
+                                    {"data=2,h=2", "--shard", "zero2", "--tensor", "h"}};
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    const std::string mesh = cases[c][0];
+    const std::string run = str("plan-", c);
+    Words words = {"--mesh"};
+    words.insert(words.end(), cases[c].begin(), cases[c].end());
+    const Outcome trained = tessera(at, 4, train(at, run, words));
+    INFO("case " << c);
     INFO(trained.output);
     REQUIRE(trained.code == 0);
     const auto columns =
@@ -58,6 +67,11 @@ TEST_CASE("compare says whether a mesh computes what one rank does") {
   INFO(same.output);
   CHECK(same.code == 0);
   CHECK(same.output.find("h=2 w=2 and one rank agree") != std::string::npos);
+  Words spread = words;
+  for (const char* word : {"--shard", "zero3"}) spread.emplace_back(word);
+  const Outcome other = tessera(at, 4, spread);
+  INFO(other.output);
+  CHECK(other.code == 0);
   Words strict = words;
   for (const char* word : {"--tolerance", "1e-12"}) strict.emplace_back(word);
   const Outcome different = tessera(at, 4, strict);
