@@ -153,6 +153,7 @@ bool PipelineChannel::expect_values(int part, int m, const TensorInfo& key) {
 
 void PipelineChannel::receive_values(int part, int m, const std::vector<TensorInfo>& infos) {
   std::vector<Tensor> tensors;
+  tensors.reserve(infos.size());
   for (const TensorInfo& info : infos) tensors.push_back(Tensor::empty(info.layout, info.dtype));
   receive(kValues, part, m, std::move(tensors));
 }
@@ -190,6 +191,7 @@ void PipelineChannel::send_gradients(int part, int m, const std::vector<Tensor>&
 void PipelineChannel::expect_gradients(int part, int m, const std::vector<Tensor>& values) {
   if (stages_.size() == 1 || arrivals_.contains({kGradients, part, m})) return;
   std::vector<Tensor> tensors;
+  tensors.reserve(values.size());
   for (const Tensor& t : values)
     tensors.push_back(Tensor::empty(t.layout(), t.dtype(), t.device()));
   receive(kGradients, part, m, std::move(tensors));

@@ -68,6 +68,7 @@ std::vector<double> measured_costs(const std::function<PlannedModel(const Mesh&)
     PlannedModel planned = make(Mesh::self());
     for (const PipelineBlock& block : planned.blocks) {
       std::vector<double> seconds;
+      seconds.reserve(static_cast<std::size_t>(repeats));
       std::vector<Tensor> outputs;
       for (int i = 0; i < repeats; ++i)
         seconds.push_back(seconds_of(block, planned.inputs, outputs));
