@@ -49,8 +49,8 @@ void run(int rounds, std::int64_t size, std::int64_t base, int stage) {
   const Tensor target = x * 0.5;
   std::vector<float> gradients(static_cast<std::size_t>(model.parameter_count()), 1.0f);
   const parallel::Group group = parallel::Group::of(mesh, mesh.all_axes());
-  const auto kind =
-      stage == 2 || stage == 3 ? parallel::CallKind::kReduceScatter : parallel::CallKind::kAllReduce;
+  const auto kind = stage == 2 || stage == 3 ? parallel::CallKind::kReduceScatter
+                                             : parallel::CallKind::kAllReduce;
 
   std::vector<double> steps, waits, reductions, flights;
   for (int round = -2; round < rounds; ++round) {

@@ -34,15 +34,15 @@ void check_redistribution(const Tensor& x, const Layout& layout) {
 
 }  // namespace
 
-const OpDef redistribute_again_op = {
-    .name = "redistribute",
-    .vjp = redistribute_vjp,
-    .recompute =
-        [](const VjpContext& context) {
-          return redistribute(context.input(0), context.output_layout(0));
-        },
-    .saved_inputs = 0b1,
-    .linear_view = true};
+const OpDef redistribute_again_op = {.name = "redistribute",
+                                     .vjp = redistribute_vjp,
+                                     .recompute =
+                                         [](const VjpContext& context) {
+                                           return redistribute(context.input(0),
+                                                               context.output_layout(0));
+                                         },
+                                     .saved_inputs = 0b1,
+                                     .linear_view = true};
 
 bool is_redistribution(const OpDef& op) {
   return &op == &redistribute_op || &op == &redistribute_again_op;

@@ -17,11 +17,13 @@ namespace {
 /// enough that the first leaves early in backward.
 constexpr std::int64_t kBucketBytes = 1 << 20;
 
-/// Unreduced gradients of split leaves that may be on their way at once; a larger one travels alone.
+/// Unreduced gradients of split leaves that may be on their way at once; a larger one travels
+/// alone.
 constexpr std::int64_t kScatterBytes = 4 * kBucketBytes;
 
 /// Gradients that share Partial axes, mesh and dtype, reduced together in one flat buffer. Those of
-/// leaves that some of these axes split are scattered over them: each rank gets the sum of its part.
+/// leaves that some of these axes split are scattered over them: each rank gets the sum of its
+/// part.
 struct Bucket {
   Mesh mesh;
   AxisMask axes = 0;
@@ -237,12 +239,8 @@ void schedule(const Ref<Node>& leaf) {
     add_ready(*leaf, std::move(moved));
     return;
   }
-  Bucket alone{layout.mesh(),
-               layout.partial_axes(),
-               added,
-               leaf->outputs[0].dtype,
-               layout.local_shape().product(),
-               {leaf}};
+  Bucket alone{layout.mesh(),          layout.partial_axes(),          added,
+               leaf->outputs[0].dtype, layout.local_shape().product(), {leaf}};
   if (alone.bytes() >= kBucketBytes) return launch(std::move(alone));
   std::vector<Bucket>& open = reducer().open;
   auto it = std::find_if(open.begin(), open.end(), [&](const Bucket& b) { return b.fits(alone); });

@@ -25,8 +25,7 @@ Layout split_further(const Layout& use, AxisMask axes) {
     const std::int64_t n = use.shape()[d];
     if (use.is_split(d) || n == 0) continue;
     // The share of the whole that the largest part is.
-    const double share =
-        static_cast<double>((n + parts - 1) / parts) / static_cast<double>(n);
+    const double share = static_cast<double>((n + parts - 1) / parts) / static_cast<double>(n);
     if (best < 0 || share < smallest) {
       best = d;
       smallest = share;

@@ -14,8 +14,7 @@ ParameterPlacement split_rows(const Mesh& mesh, const std::string& axis, std::in
 ParameterPlacement split_columns(const Parameter& weight,
                                  const std::string& axis,
                                  std::int64_t multiple) {
-  const Placement columns =
-      Placement(weight.mesh()).shard(weight.shape().size() - 1, {axis}, true);
+  const Placement columns = Placement(weight.mesh()).shard(weight.shape().size() - 1, {axis}, true);
   return {.rest = columns, .use = columns, .multiple = multiple};
 }
 

@@ -65,8 +65,7 @@ std::vector<Spread> spreads() {
 Placement placement_of(const Spread& s, const Mesh& mesh) {
   Placement p(mesh);
   if (!s.batch.empty()) p = p.batch(s.batch);
-  for (std::size_t d = 0; d < s.domain.size(); ++d)
-    p = p.domain(static_cast<int>(d), s.domain[d]);
+  for (std::size_t d = 0; d < s.domain.size(); ++d) p = p.domain(static_cast<int>(d), s.domain[d]);
   return p;
 }
 

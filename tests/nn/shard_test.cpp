@@ -1,6 +1,6 @@
 // ranks: 1 2 3 4
-// Fully sharded parameters, gradients and optimiser states: the numbers of one rank, the traffic and
-// the memory of the method, and uneven batches.
+// Fully sharded parameters, gradients and optimiser states: the numbers of one rank, the traffic
+// and the memory of the method, and uneven batches.
 #include <catch2/catch.hpp>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
@@ -170,14 +170,12 @@ TEST_CASE("traffic per step is that of the method") {
     optim::Sgd sgd(net.parameters(), {.lr = 1e-9, .momentum = 0.5});
     const Tensor x = input(mesh);
     const auto step = [&](int micro) {
-      for (int m = 0; m < micro; ++m)
-        backward(reduced(sum(net(x))), {.reduce = m + 1 == micro});
+      for (int m = 0; m < micro; ++m) backward(reduced(sum(net(x))), {.reduce = m + 1 == micro});
       sgd.step();
     };
     const std::int64_t gradients = stage < 2 ? 2 * once : once;
     // The first layer's input has no gradient, so its weight is not read in backward.
-    const std::int64_t parameters =
-        stage == 0 ? 0 : (stage == 3 ? once + backward_reads : once);
+    const std::int64_t parameters = stage == 0 ? 0 : (stage == 3 ? once + backward_reads : once);
     for (int i = 0; i < 3; ++i) {  // the first, and those that know what is read next
       INFO("stage " << stage << ", step " << i);
       CHECK(traffic_of([&] { step(1); }).bytes == gradients + parameters + scalar);

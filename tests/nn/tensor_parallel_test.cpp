@@ -40,7 +40,8 @@ std::vector<Tensor> run(const nn::TransformerBlock& block,
 
 }  // namespace
 
-TEST_CASE("a block over split heads and hidden channels, tokens whole or split, is that of one rank") {
+TEST_CASE(
+    "a block over split heads and hidden channels, tokens whole or split, is that of one rank") {
   const Mesh mesh = line();
   const std::int64_t heads = GENERATE(3, 4);  // fewer than ranks, no multiple of them
   const bool sequence = GENERATE(false, true);
@@ -70,8 +71,8 @@ TEST_CASE("what a block sends per step is that of the method") {
   for (const bool sequence : {false, true}) {
     nn::TransformerBlock block = block_of(p, channels, mesh);
     nn::place(block, nn::tensor_parallel(block, "t"));
-    const Layout layout = sequence ? Placement(mesh).domain(0, "t").resolve(shape)
-                                   : Layout::replicated(mesh, shape);
+    const Layout layout =
+        sequence ? Placement(mesh).domain(0, "t").resolve(shape) : Layout::replicated(mesh, shape);
     const Tensor x = to_tensor(random_array(shape, 1), layout);
     const NoGrad no_grad;
     INFO("sequence " << sequence);
@@ -94,8 +95,8 @@ TEST_CASE("an embedding by rows or by features") {
       nn::place(embedding, {{"weight", {.rest = split, .use = split}}});
     }
     const Tensor index = Tensor::from_function(
-        Layout::replicated(on, {9}), [](const Index& i) { return static_cast<double>(i[0] * 5 % 11); },
-        DType::kInt64);
+        Layout::replicated(on, {9}),
+        [](const Index& i) { return static_cast<double>(i[0] * 5 % 11); }, DType::kInt64);
     const Tensor y = embedding(index);
     backward(reduced(sum(square(y))));
     return std::vector<DenseArray>{to_dense(y), to_dense(gradient(embedding.weight.value()))};
@@ -158,8 +159,9 @@ TEST_CASE("cross entropy over split classes, samples split or whole") {
   }
   const Mesh self = Mesh::self();
   const Tensor logits = to_self(x);
-  CHECK_THROWS_AS(cross_entropy(logits, Tensor::zeros(Layout::replicated(self, {4}), DType::kInt64)),
-                  ShapeError);
+  CHECK_THROWS_AS(
+      cross_entropy(logits, Tensor::zeros(Layout::replicated(self, {4}), DType::kInt64)),
+      ShapeError);
   CHECK_THROWS_AS(cross_entropy(logits, Tensor::zeros(Layout::replicated(self, {5}))), DTypeError);
 }
 

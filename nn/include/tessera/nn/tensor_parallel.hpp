@@ -10,8 +10,8 @@ namespace tessera::nn {
 /// Rules for place(): what one mesh axis splits in use.
 using PlacementRules = std::vector<std::pair<std::string, ParameterPlacement>>;
 
-/// Rules that split each MultiHeadAttention by heads and each Mlp by hidden channels over an axis of
-/// the model's mesh (Shoeybi et al. 2019); the model computes what it did. Heads that share keys
+/// Rules that split each MultiHeadAttention by heads and each Mlp by hidden channels over an axis
+/// of the model's mesh (Shoeybi et al. 2019); the model computes what it did. Heads that share keys
 /// stay together. Where there are fewer heads than ranks, some have none.
 ///
 /// With tokens whole on the axis a block sums what it adds twice forward and its gradients twice
@@ -29,8 +29,8 @@ ParameterPlacement split_columns(const Parameter& weight,
 /// `x` [N, domain..., C] as a layer reads it whose weight is split by outputs in use: whole on the
 /// axes that split them. A gather where these split the domain, else `x` itself.
 Tensor gathered_for(const Tensor& x, const Parameter& weight);
-/// A pending sum `y` of a layer, taken where its input `x` lies: the splits of `x` but for channels.
-/// What is no pending sum stays as it is.
+/// A pending sum `y` of a layer, taken where its input `x` lies: the splits of `x` but for
+/// channels. What is no pending sum stays as it is.
 Tensor returned_to(const Tensor& y, const Tensor& x);
 
 }  // namespace tessera::nn
