@@ -274,9 +274,17 @@ void Checkpoints::save(TrainingState& state) {
   const Named all = tensors_of(state);
   std::vector<io::ShardedTensor> tensors;
   std::vector<View> views;
-  std::vector<std::int64_t> load;
+  // Stages of a pipeline have meshes of their own: ranks there become ranks of all.
+  const Mesh whole = mesh_of(*state.model);
+  std::map<int, int> rank_of;
+  for (int rank = 0; rank < whole.size(); ++rank) rank_of[whole.process_of(rank)] = rank;
+  std::map<std::uint64_t, std::vector<std::int64_t>> loads;  // by mesh
   for (const auto& [name, tensor] : all) {
-    tensors.push_back(io::share_out(name, tensor.dtype(), tensor.layout(), load));
+    const Mesh& mesh = tensor.mesh();
+    io::ShardedTensor shared =
+        io::share_out(name, tensor.dtype(), tensor.layout(), loads[mesh.hash()]);
+    for (io::ShardPart& part : shared.parts) part.rank = rank_of.at(mesh.process_of(part.rank));
+    tensors.push_back(std::move(shared));
     views.push_back(tensor.local());
   }
   snapshots_.save(state.step, std::move(tensors), views, metadata_of(state));

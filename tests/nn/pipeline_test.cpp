@@ -10,7 +10,7 @@
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
-#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/mlp.hpp>
 #include <tessera/nn/optim.hpp>
@@ -196,8 +196,9 @@ TEST_CASE("pipeline: checkpoints hold the whole model, whatever the stages") {
       str("tessera-pipeline-", from_process_0(static_cast<std::uint64_t>(getpid())));
   const Shape shape = {4, 2, kChannels};
   const DenseArray target = random_array(shape, 50);
-  // The loss after three steps, and the next one: saved between, or loaded.
-  const auto train = [&](const nn::PipelineOptions& options, bool save) {
+  enum class From { kStart, kFile, kDirectory };
+  // The last loss of five steps, the first three saved or loaded.
+  const auto train = [&](const nn::PipelineOptions& options, From from) {
     Chain chain(stage);
     nn::Pipeline pipeline(chain, nn::pipeline_blocks(chain.layers), mesh, options);
     optim::AdamW adam(chain.parameters());
@@ -209,10 +210,16 @@ TEST_CASE("pipeline: checkpoints hold the whole model, whatever the stages") {
       ema.update();
       return loss;
     };
-    if (save) {
+    if (from == From::kStart) {
       for (const std::uint64_t seed : {1, 2, 3}) step(seed);
       state.step = 3;
       nn::save_checkpoint(file, state);
+      nn::Checkpoints checkpoints(mesh, {.directory = file + ".steps"});
+      checkpoints.save(state);
+      checkpoints.finish();
+    } else if (from == From::kDirectory) {
+      CHECK(nn::Checkpoints(mesh, {.directory = file + ".steps"}).load(state));
+      CHECK(state.step == 3);
     } else {
       nn::load_checkpoint(file, state);
       CHECK(state.step == 3);
@@ -221,11 +228,12 @@ TEST_CASE("pipeline: checkpoints hold the whole model, whatever the stages") {
     ema.swap();
     return step(5);
   };
-  const double expected = train({.micro_batches = 4}, true);
-  CHECK(train({.micro_batches = 4}, false) == expected);
+  const double expected = train({.micro_batches = 4}, From::kStart);
+  CHECK(train({.micro_batches = 4}, From::kFile) == expected);
+  CHECK(train({.micro_batches = 4, .recompute = true}, From::kDirectory) == expected);
   CHECK(train({.micro_batches = 4, .schedule = PipelineSchedule::kInterleaved, .chunks = 2},
-              false) == Approx(expected).epsilon(1e-13));
-  CHECK(train({.micro_batches = 1, .costs = {9, 1, 1, 1, 1, 1, 1, 1}}, false) ==
+              From::kFile) == Approx(expected).epsilon(1e-13));
+  CHECK(train({.micro_batches = 1, .costs = {9, 1, 1, 1, 1, 1, 1, 1}}, From::kFile) ==
         Approx(expected).epsilon(1e-13));
 
   // Each process by itself, without a pipeline.
@@ -245,7 +253,10 @@ TEST_CASE("pipeline: checkpoints hold the whole model, whatever the stages") {
   ema.swap();
   CHECK(step(5) == Approx(expected).epsilon(1e-13));
   any_process(false);  // nobody reads any more
-  if (process().rank == 0) std::filesystem::remove(file);
+  if (process().rank == 0) {
+    std::filesystem::remove(file);
+    std::filesystem::remove_all(file + ".steps");
+  }
 }
 
 TEST_CASE("pipeline: chunks of a stage may share parameters") {

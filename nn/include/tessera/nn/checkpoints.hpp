@@ -26,6 +26,7 @@ namespace tessera::nn {
 /// committed stays whole, and the training may go on and save again.
 class Checkpoints {
  public:
+  /// `mesh` of the model; of a pipeline that of all stages.
   Checkpoints(const Mesh& mesh, const io::SnapshotOptions& options);
   /// Copies the state as it is now and returns; finishes the save before first. The copy holds this
   /// rank's share of parameters, optimiser and averages, in the memory pool.
