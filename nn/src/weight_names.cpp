@@ -120,10 +120,11 @@ std::vector<Entry> entries_of(Module& model, const WeightNames& names) {
   return entries;
 }
 
-Mesh mesh_of(const std::vector<Entry>& entries) {
+Mesh mesh_of(Module& model, const std::vector<Entry>& entries) {
   if (entries.empty())
     throw UsageError("weights: no tensor of the model is in the file. Mend the rules.");
-  return entries[0].tensor.mesh();
+  const std::vector<Parameter> parameters = model.parameters();
+  return parameters.empty() ? entries[0].tensor.mesh() : parameters[0].whole_mesh();
 }
 
 void check(const io::SafetensorsReader& file,
@@ -193,7 +194,7 @@ WeightNames read_weight_names(const std::string& path) {
 
 void import_weights(const std::string& path, Module& model, const WeightNames& names) {
   const std::vector<Entry> entries = entries_of(model, names);
-  collective(mesh_of(entries)).together([&] {
+  collective(mesh_of(model, entries)).together([&] {
     const io::SafetensorsReader file(path);
     check(file, entries, names);
     for (const Entry& entry : entries) {
@@ -227,7 +228,8 @@ void export_weights(const std::string& path,
       throw UsageError(str("weights: of the ", entry.parts, " parts of \"", entry.theirs,
                            "\" only ", parts[entry.theirs].size(),
                            " are named. Add rules for all."));
-  io::SafetensorsWriter writer(path, std::move(specs), metadata, collective(mesh_of(entries)));
+  io::SafetensorsWriter writer(path, std::move(specs), metadata,
+                               collective(mesh_of(model, entries)));
   for (const Entry& entry : entries) {
     const Box& box = entry.tensor.local_box();
     if (io::is_first_replica(entry.tensor.layout()) && !box.empty())

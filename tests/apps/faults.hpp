@@ -62,9 +62,11 @@ class FaultTest {
   bool strike_in_write() {
     const int rank = static_cast<int>(below(static_cast<std::uint64_t>(ranks_)));
     const std::uint64_t before = below(6);  // checkpoints to be let through
-    const auto delay = std::chrono::microseconds(below(3000));
+    const auto delay = std::chrono::microseconds(below(2000));
     const std::string name = "run-" + std::to_string(++count_);
     const pid_t launcher = start(command(ranks_, training(name)), at_ / "output");
+    wait_for_steps(name, 1);
+    const pid_t process = process_of(launcher, rank);
     std::string writing;
     const auto begin = Clock::now();
     while (seconds_since(begin) < 60 && writing.empty() &&
@@ -78,7 +80,6 @@ class FaultTest {
         if (step_of(entry) > newest_step(name)) writing = entry.substr(0, entry.find(".tmp-"));
       }
     }
-    const pid_t process = process_of(launcher, rank);
     std::this_thread::sleep_for(delay);
     const bool killed = !writing.empty() && process > 0 && kill(process, SIGKILL) == 0;
     const int code = wait_for(launcher, 60);
@@ -303,7 +304,7 @@ inline void strike_in_writes(int wanted, std::uint64_t seed, int ranks = 2) {
   FaultTest test(seed, ranks);
   int inside = 0;
   int tries = 0;
-  for (; inside < wanted && tries < 6 * wanted + 4; ++tries)
+  for (; inside < wanted && tries < 10 * wanted + 10; ++tries)
     inside += test.strike_in_write() ? 1 : 0;
   std::printf("%d of %d kills came inside the write of a checkpoint\n", inside, tries);
   CHECK(inside == wanted);

@@ -48,6 +48,7 @@
 #include <tessera/nn/atoms/structure.hpp>
 #include <tessera/nn/attention.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/data/forecast.hpp>
 #include <tessera/nn/data/grid_field.hpp>
 #include <tessera/nn/data/scores.hpp>
@@ -73,4 +74,5 @@
 #include <tessera/nn/slice_attention.hpp>
 #include <tessera/nn/tensor_parallel.hpp>
 #include <tessera/nn/transformer.hpp>
+#include <tessera/nn/weight_names.hpp>
 #include <tessera/parallel/runtime.hpp>
