@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <tessera/core/memory.hpp>
 #include <tessera/nn/checkpoint.hpp>
 
+#include "panels.hpp"
 #include "scaling_lines.hpp"
 #include "svg_plot.hpp"
 
@@ -91,11 +91,6 @@ io::PlotSeries curve(const ScalingSeries& series, F&& value) {
   return line;
 }
 
-struct Panel {
-  std::vector<io::PlotSeries> series;
-  io::PlotOptions options;
-};
-
 std::vector<Panel> panels(const std::vector<ScalingSeries>& all) {
   const auto panel = [](const char* title, const char* unit, bool log_y) {
     return Panel{{},
@@ -135,27 +130,6 @@ std::vector<Panel> panels(const std::vector<ScalingSeries>& all) {
   return {speed, efficiency, exposed, work};
 }
 
-std::string svg_of(const std::vector<Panel>& all) {
-  const int width = all[0].options.width;
-  const int height = all[0].options.height;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
-      2 * width, 2 * height);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    svg += svg_plot(all[i].series, all[i].options, static_cast<int>(i % 2) * width,
-                    static_cast<int>(i / 2) * height);
-  }
-  return svg + "</svg>\n";
-}
-
-void save(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw IoError(str("report: ", path, " cannot be written. Choose another directory."));
-}
-
 void report(const ReportOptions& options) {
   const std::vector<ScalingSeries> all = scaling_series(read_scaling_lines(options.files));
   bool shares = false;
@@ -178,25 +152,15 @@ void report(const ReportOptions& options) {
     html += "<p>" + escaped(kShares) + "</p>\n";
   }
   const std::vector<Panel> drawn = panels(all);
-  const std::string svg = svg_of(drawn);
-  html += svg + "<h2>Lines</h2><pre>";
+  html += svg_of(drawn) + "<h2>Lines</h2><pre>";
   for (const std::string& path : options.files) {
     std::ifstream in(path);
     html += escaped(std::string(std::istreambuf_iterator<char>(in), {}));
   }
   html += "</pre></html>\n";
 
-  std::filesystem::create_directories(options.out);
-  const int width = drawn[0].options.width;
-  const int height = drawn[0].options.height;
-  io::Image image(2 * width, 2 * height);
-  for (std::size_t i = 0; i < drawn.size(); ++i) {
-    image.paste(io::draw_plot(drawn[i].series, drawn[i].options), static_cast<int>(i % 2) * width,
-                static_cast<int>(i / 2) * height);
-  }
-  image.save(options.out + "/scaling.png");
-  save(options.out + "/scaling.svg", svg);
-  save(options.out + "/scaling.html", html);
+  save_panels(drawn, options.out, "scaling");
+  save_text(options.out + "/scaling.html", html);
   std::cout << tables << std::flush;
 }
 

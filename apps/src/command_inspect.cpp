@@ -1,8 +1,12 @@
+#include <algorithm>
 #include <memory>
+#include <tessera/core/memory.hpp>
 
 #include "bench_mesh.hpp"
 #include "commands.hpp"
 #include "inspect.hpp"
+#include "mesh_option.hpp"
+#include "planner.hpp"
 #include "potential_workload.hpp"
 #include "workload.hpp"
 
@@ -15,10 +19,25 @@ class Model {
   virtual ~Model() = default;
 
   nn::MakeWorkload workload(Update update) {
-    if (!config_.empty()) all_.load(config_);
-    for (const auto& [key, text] : given_) all_.set(key, text);
-    const Dims domain = parse_size(size_);
-    return make({domain.begin(), domain.end()}, update);
+    settle();
+    return make(domain(), update);
+  }
+
+  /// This, for the planner. It must outlive what is returned.
+  PlannedModel planned(const std::string& name) {
+    settle();
+    PlannedModel planned = {
+        .name = name,
+        .command = "train " + name,
+        .size = domain(),
+        .make = [this](const StepCosts::Size& size) { return make(size, Update::kAdamW); },
+        .axes = axes(static_cast<int>(domain().size())),
+        .batch = batch(),
+        .most_elements = most_elements()};
+    if (!config_.empty()) planned.command += " --config " + config_;
+    for (const auto& [key, text] : given_)
+      planned.command += " " + option_of(key) + (text.empty() ? "" : " " + text);
+    return planned;
   }
 
   void add_to(CLI::App& command) {
@@ -35,8 +54,27 @@ class Model {
   virtual const char* size_help() const = 0;
   virtual bool underscores() const { return false; }
   virtual nn::MakeWorkload make(const std::vector<std::int64_t>& size, Update update) const = 0;
+  /// Names for the mesh axes along the dimensions of a domain.
+  virtual std::vector<std::string> axes(int dims) const = 0;
+  virtual std::int64_t batch() const = 0;
+  /// Sizes of the domain up to which a plan takes seconds.
+  virtual double most_elements() const { return 1e18; }
 
  private:
+  void settle() {
+    if (!config_.empty()) all_.load(config_);
+    for (const auto& [key, text] : given_) all_.set(key, text);
+  }
+  std::vector<std::int64_t> domain() const {
+    const Dims domain = parse_size(size_);
+    return {domain.begin(), domain.end()};
+  }
+  std::string option_of(const std::string& key) const {
+    std::string name = key.substr(key.rfind('.') + 1);
+    if (!underscores()) std::replace(name.begin(), name.end(), '_', '-');
+    return "--" + name;
+  }
+
   io::Settings all_;
   std::map<std::string, std::string> given_;
   std::string config_;
@@ -54,6 +92,11 @@ class NetworkModel : public Model {
   nn::MakeWorkload make(const std::vector<std::int64_t>& size, Update update) const override {
     return app::workload(settings_, size, update);
   }
+  std::vector<std::string> axes(int dims) const override {
+    const std::vector<std::string> names = {"d", "h", "w"};
+    return {names.end() - dims, names.end()};
+  }
+  std::int64_t batch() const override { return settings_.batch; }
 
   RunSettings settings_;
 };
@@ -68,6 +111,13 @@ class AtomsModel : public Model {
   nn::MakeWorkload make(const std::vector<std::int64_t>& size, Update update) const override {
     return atoms_workload(settings_, size, update);
   }
+  std::vector<std::string> axes(int dims) const override {
+    const std::vector<std::string> names = {"x", "y", "z"};
+    return {names.begin(), names.begin() + dims};
+  }
+  std::int64_t batch() const override { return settings_.batch_size; }
+  // One process makes the graph of all atoms.
+  double most_elements() const override { return 4096.0 / static_cast<double>(batch()); }
 
   AtomsSettings settings_;
 };
@@ -86,6 +136,72 @@ std::vector<Subject> subjects() {
   return all;
 }
 
+struct PlanOptions {
+  PlanRequest one;
+  ProposalRequest several;
+  bool check = false;
+};
+
+void add_options(CLI::App& command, PlanOptions& o) {
+  CLI::Option* const mesh = command.add_option("--mesh", o.one.mesh, kMeshHelp);
+  command.add_option("--json", o.one.json, "File for the whole plan.");
+  command.add_flag("--every-rank", o.one.every_rank,
+                   "Plan each of more than 64 ranks, instead of those that stand for all.");
+  command.add_flag("--check", o.check,
+                   "Under mpiexec: run real steps on the mesh (the best one), too, and compare "
+                   "messages, bytes, memory and time.");
+  CLI::Option* const ranks =
+      command
+          .add_option("--ranks", o.several.ranks,
+                      "Propose meshes of so many ranks, with predicted times, and show how the "
+                      "best kind scales.")
+          ->check(CLI::Range(1, 1 << 16))
+          ->excludes(mesh);
+  command
+      .add_option("--memory", o.several.memory, "What a rank has, e.g. 80GiB: larger plans go out.")
+      ->needs(ranks);
+  command.add_option("--latency", o.several.latency,
+                     "Of a message, e.g. 2us. Default: measured between this job's processes; 2us "
+                     "where there is only one.");
+  command.add_option("--bandwidth", o.several.bandwidth,
+                     "Of a message, e.g. 12.5GB/s or 100Gb/s. Default: measured; 12.5GB/s.");
+  command.add_option("--scale-to", o.several.scaling, "Most ranks of the scaling tables; 0: none.")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 16))
+      ->needs(ranks);
+  command.add_option("--rows", o.several.rows, "Most meshes in the table.")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->needs(ranks);
+  command.add_option("--pictures", o.several.pictures, "Directory for plan.png and plan.svg.")
+      ->needs(ranks);
+}
+
+int run_plan(Model& model, const std::string& name, PlanOptions o) {
+  const bool several = o.several.ranks > 0;
+  if (several && o.check && o.several.ranks != process().count) {
+    throw UsageError(str("plan: --check runs on the ", process().count,
+                         " processes of this job. Give --ranks ", process().count,
+                         ", or start as many processes as ranks."));
+  }
+  if (!several && !o.check) {
+    plan(model.workload(Update::kAdamW), o.one);
+    return 0;
+  }
+  if (!o.several.memory.empty()) parse_bytes(o.several.memory);
+  const PlannedModel planned = model.planned(name);
+  const MessageCost network = message_cost_of(o.several.latency, o.several.bandwidth);
+  const StepCosts costs = StepCosts::measure(planned.size, planned.make);
+  std::vector<MeshAxis> axes;
+  if (several) {
+    o.several.json = o.one.json;
+    axes = propose(planned, o.several, costs, network);
+  } else {
+    axes = plan(planned.make(planned.size), o.one);
+  }
+  return o.check ? check_plan(planned.make(planned.size), axes, costs, network) : 0;
+}
+
 const std::map<std::string, Update> kUpdates = {{"adamw", Update::kAdamW}, {"sgd", Update::kSgd}};
 
 }  // namespace
@@ -99,15 +215,10 @@ void add_plan(CLI::App& program, Command& chosen) {
   for (const auto& [name, help, model] : subjects()) {
     CLI::App* const command = plan->add_subcommand(name, help);
     model->add_to(*command);
-    const auto request = std::make_shared<PlanRequest>();
-    command->add_option("--mesh", request->mesh, kMeshHelp);
-    command->add_option("--json", request->json, "File for the whole plan.");
-    command->add_flag("--every-rank", request->every_rank,
-                      "Plan each of more than 64 ranks, instead of those that stand for all.");
-    command->add_flag("--check", request->check,
-                      "Under mpiexec: run real steps on the mesh, too, and compare the counters.");
-    command->callback([=, model = model, &chosen] {
-      chosen = [=, model = model] { return app::plan(model->workload(Update::kAdamW), *request); };
+    const auto options = std::make_shared<PlanOptions>();
+    add_options(*command, *options);
+    command->callback([=, model = model, name = std::string(name), &chosen] {
+      chosen = [=, model = model] { return run_plan(*model, name, *options); };
     });
   }
 }

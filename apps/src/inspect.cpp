@@ -23,13 +23,30 @@ void write_text(const std::string& path, const std::string& text) {
   if (!out) throw IoError(str("plan: cannot write ", path, ". Check the directory and the space."));
 }
 
-/// A real step on this job's processes beside its plan.
-int check(const nn::MakeWorkload& workload, const std::vector<MeshAxis>& axes) {
+constexpr int kTimedSteps = 15;
+
+}  // namespace
+
+int check_plan(const nn::MakeWorkload& workload,
+               const std::vector<MeshAxis>& axes,
+               const StepCosts& costs,
+               const MessageCost& network) {
   const Mesh mesh = Mesh::world(axes);
   const std::int64_t before = MemoryPool::of({}).stats().live_bytes;
-  const nn::RankPlan planned = nn::plan_rank(axes, mesh.rank(), workload);
+  const nn::RankPlan planned = nn::plan_rank(axes, mesh.rank(), workload, {.events = true});
   const std::unique_ptr<nn::Workload> real = workload(mesh);
   const nn::RankPlan measured = nn::measure_rank(mesh, *real);
+  const MeasuredTime time = measure_steps(mesh, *real, kTimedSteps);
+  const StepTime own = costs.time_of(planned, network);
+  // Of the rank that takes longest.
+  double predicted = own.seconds();
+  double exposed = own.exposed;
+  const parallel::Group all_ranks = parallel::Group::of(mesh, mesh.all_axes());
+  for (double* const seconds : {&predicted, &exposed}) {
+    parallel::all_reduce(all_ranks, seconds, 1, DType::kFloat64, ReduceOp::kMax,
+                         {"plan check", {}, {}})
+        .wait();
+  }
   const parallel::CommCounters plan = planned.sent.total();
   const parallel::CommCounters step = measured.sent.total();
   const double peak = static_cast<double>(measured.peak_bytes - before);
@@ -39,8 +56,7 @@ int check(const nn::MakeWorkload& workload, const std::vector<MeshAxis>& axes) {
   const std::int64_t mine[] = {plan.messages, step.messages,      plan.bytes,
                                step.bytes,    planned.peak_bytes, static_cast<std::int64_t>(peak)};
   std::copy(std::begin(mine), std::end(mine), all.begin() + 6 * mesh.rank());
-  parallel::all_reduce(parallel::Group::of(mesh, mesh.all_axes()), all.data(),
-                       static_cast<std::int64_t>(all.size()), DType::kInt64, ReduceOp::kSum,
+  parallel::all_reduce(all_ranks, all.data(), std::ssize(all), DType::kInt64, ReduceOp::kSum,
                        {"plan check", {}, {}})
       .wait();
   bool equal = true;
@@ -58,6 +74,11 @@ int check(const nn::MakeWorkload& workload, const std::vector<MeshAxis>& axes) {
   }
   const bool good = equal && furthest <= 0.05;
   if (mesh.rank() == 0) {
+    std::cout << fmt::format(
+        "ms per step: predicted {:.2f} ({:.2f} exposed), measured {:.2f} (median of {}, quartiles "
+        "{:.2f} and {:.2f}): {:+.1f} %\n",
+        1e3 * predicted, 1e3 * exposed, 1e3 * time.median, kTimedSteps, 1e3 * time.low,
+        1e3 * time.high, 100.0 * (predicted / time.median - 1.0));
     std::cout << fmt::format("check: messages and bytes {}, memory within {:.2f} %: {}\n",
                              equal ? "equal" : "DIFFER", 100.0 * furthest,
                              good ? "good" : "NOT what was planned")
@@ -66,9 +87,7 @@ int check(const nn::MakeWorkload& workload, const std::vector<MeshAxis>& axes) {
   return good ? 0 : 1;
 }
 
-}  // namespace
-
-int plan(const nn::MakeWorkload& workload, const PlanRequest& request) {
+std::vector<MeshAxis> plan(const nn::MakeWorkload& workload, const PlanRequest& request) {
   const std::vector<MeshAxis> axes = request.mesh.empty()
                                          ? std::vector<MeshAxis>{{"h", process().count}}
                                          : parse_axes(request.mesh);
@@ -79,7 +98,7 @@ int plan(const nn::MakeWorkload& workload, const PlanRequest& request) {
     std::cout << plan.table() << std::flush;
     if (!request.json.empty()) write_text(request.json, plan.json());
   }
-  return request.check ? check(workload, axes) : 0;
+  return axes;
 }
 
 int compare(const nn::MakeWorkload& workload, const CompareRequest& request) {

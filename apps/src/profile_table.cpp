@@ -67,6 +67,7 @@ ProfileSummary summarize(const Profile& profile) {
     OpCost& cost = by_op[{e.name, e.layer != 0 ? e.layer : e.detail}];
     cost.op = e.name;
     cost.where = profile.text_of(e.layer != 0 ? e.layer : e.detail);
+    cost.in_layer = e.layer != 0;
     ++cost.calls;
     cost.seconds += std::max(0.0, e.seconds - inside[i].ops - inside[i].waits);
     cost.waited += inside[i].waits;

@@ -11,6 +11,7 @@ namespace tessera::app {
 struct OpCost {
   std::string op;
   std::string where;  ///< the layer, else the layouts
+  bool in_layer = false;
   std::int64_t calls = 0;
   double seconds = 0.0;  ///< without the waits and the ops inside
   double waited = 0.0;

@@ -254,7 +254,8 @@ Outputs compute(const OpDef& op,
                       decision->windows ? decision->windows->widths() : std::vector<WindowWidth>{},
                       placed.run != nullptr && op.variant != nullptr
                           ? op.variant(args.data, placed.in, placed.run_axes)
-                          : std::string()});
+                          : std::string(),
+                      decision->windows ? decision->windows->interior_share() : 0.0});
   }
   if (anomaly_mode && !dry_run()) check_anomaly(op, inputs, outputs);
   return outputs;

@@ -128,6 +128,13 @@ Box WindowCall::needed(const Input& input, const Box& work, const Layout& layout
   return box;
 }
 
+double WindowCall::interior_share() const {
+  const auto inner = static_cast<double>(split_.interior.volume());
+  double all = inner;
+  for (const Box& box : split_.boundary) all += static_cast<double>(box.volume());
+  return all > 0.0 ? inner / all : 0.0;
+}
+
 std::vector<WindowWidth> WindowCall::widths() const {
   std::vector<WindowWidth> widths;
   for (const Input& input : inputs_) {

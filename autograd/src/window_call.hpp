@@ -34,6 +34,8 @@ class WindowCall {
   int send_messages() const { return send_messages_; }
   /// What this rank reads beyond its parts.
   std::vector<WindowWidth> widths() const;
+  /// Share of the work that waits for no halo.
+  double interior_share() const;
 
  private:
   struct Input {

@@ -177,7 +177,8 @@ void grad_local(const LocalCall& call) {
     kernels::attention_bias_grad(operands, options, saved, call.out[3].view);
 }
 
-/// Multiply-adds of one matrix product with each of the pairs, times two.
+/// Multiply-adds of one matrix product with each of the pairs, times two. Keys of all ranks count,
+/// whether they come by a ring or heads are exchanged.
 double pair_flops(const LocalCall& call) {
   const View& q = call.in[0].view;
   const View& v = call.in[2].view;
@@ -185,7 +186,7 @@ double pair_flops(const LocalCall& call) {
   const AttentionDims dims = dims_of(call);
   double keys = 1.0;
   for (int d = 1; d + 2 < v.dims(); ++d)
-    if (!dims.samples.contains(d)) keys *= static_cast<double>(v.shape[d]);
+    if (!dims.samples.contains(d)) keys *= static_cast<double>(call.in[2].global[d]);
   const double rows = static_cast<double>(q.size() / q.shape.back());
   const double causal = call.as<AttentionArgs>().causal != 0 ? 0.5 : 1.0;
   return 2.0 * causal * rows * keys * static_cast<double>(q.shape.back() + v.shape.back());

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/observe.hpp>
 #include <tessera/core/dry_run.hpp>
+#include <tessera/core/profile.hpp>
 #include <tessera/nn/inspect/plan.hpp>
 #include <tessera/parallel/make_transport.hpp>
 
@@ -10,6 +12,7 @@ namespace tessera::nn {
 namespace {
 
 using parallel::Call;
+using parallel::CallKind;
 using parallel::CommStats;
 using parallel::Operation;
 using parallel::Transport;
@@ -17,26 +20,39 @@ using parallel::Transport;
 /// Books what happens under the layer and the phase that the program is in.
 class Recorder : public OpObserver {
  public:
-  explicit Recorder(RankPlan& plan) : plan_(plan) {}
+  Recorder(RankPlan& plan, Mesh mesh, bool events) : plan_(plan), mesh_(std::move(mesh)) {
+    if (events) profile_.emplace();
+  }
 
   void start() {
     plan_.layers.clear();
     plan_.sent = {};
+    plan_.by_axes.clear();
     rows_.clear();
     MemoryPool::of({}).reset_peak();
     plan_.rest_bytes = MemoryPool::of({}).stats().live_bytes;
     plan_.peak_bytes = plan_.rest_bytes;
     recording_ = true;
+    if (profile_) profile_->start();
   }
   void stop() {
     note_memory(row());
     recording_ = false;
+    if (profile_) {
+      profile_->stop();
+      list_events();
+    }
   }
 
   void called(const OpCall& call) override {
     if (!recording_) return;
     LayerPlan& layer = row();
     note_memory(layer);
+    if (profile_) {
+      // A ring computes with one part while the next one comes.
+      const bool ring = call.variant.find("ring") != std::string::npos;
+      interior_[profile_->events().size()] = ring ? 1.0 : call.interior;
+    }
     if (current_scope().phase != Phase::kForward) return;
     layer.live_bytes = MemoryPool::of({}).stats().live_bytes;
     layer.layout = call.outputs[0].layout().str();
@@ -50,9 +66,9 @@ class Recorder : public OpObserver {
     }
   }
 
-  void sent(parallel::CallKind kind, std::int64_t messages, std::int64_t bytes) {
+  void sent(const Call& call, std::int64_t messages, std::int64_t bytes) {
     if (!recording_) return;
-    parallel::CommCounters& counters = plan_.sent.kinds[static_cast<std::size_t>(kind)];
+    parallel::CommCounters& counters = plan_.sent.kinds[static_cast<std::size_t>(call.kind)];
     ++counters.calls;
     counters.messages += messages;
     counters.bytes += bytes;
@@ -62,9 +78,86 @@ class Recorder : public OpObserver {
                        : current_scope().phase == Phase::kBackward ? layer.backward
                                                                    : layer.update;
     traffic += {messages, bytes};
+    book_axes(call, {messages, bytes});
+    if (profile_ && messages > 0) {
+      const bool background = std::string_view(current_scope().layer) == kBuckets;
+      calls_.push_back({profile_->events().size(),
+                        {.sent = {messages, bytes},
+                         .exchange = call.kind == CallKind::kExchange && !background,
+                         .background = background,
+                         .phase = current_scope().phase}});
+    }
   }
 
  private:
+  static constexpr std::string_view kBuckets = "gradient buckets";
+
+  /// A call, and how many ops had ended before it.
+  struct Placed {
+    std::size_t place;
+    StepEvent event;
+  };
+
+  /// Which axes lie between this rank and a process of the dry run.
+  AxisMask axes_to(int process) const {
+    if (process == tessera::process().rank || process >= mesh_.size()) return 0;
+    AxisMask axes = 0;
+    for (int a = 0; a < mesh_.axis_count(); ++a) {
+      if (mesh_.coordinate(process, a) != mesh_.coordinate(plan_.rank, a)) axes |= AxisMask{1} << a;
+    }
+    return axes;
+  }
+
+  const std::string& name_of(AxisMask axes) {
+    std::string& name = names_[axes];
+    if (!name.empty()) return name;
+    for (int a = 0; a < mesh_.axis_count(); ++a) {
+      if ((axes >> a & 1u) != 0) name += (name.empty() ? "" : "+") + mesh_.axis_name(a);
+    }
+    if (name.empty()) name = "self";
+    return name;
+  }
+
+  void book_axes(const Call& call, const Traffic& all) {
+    if (all.messages == 0) return;
+    if (call.kind == CallKind::kExchange) {
+      for (const parallel::Send& send : call.sends) {
+        if (send.peer != process().rank)
+          plan_.by_axes[name_of(axes_to(send.peer))] += {1, send.bytes};
+      }
+      return;
+    }
+    if (call.kind == CallKind::kSend || call.kind == CallKind::kRecv) {
+      plan_.by_axes[name_of(axes_to(call.peer))] += all;
+      return;
+    }
+    AxisMask axes = 0;
+    for (const int process : call.group.processes()) axes |= axes_to(process);
+    plan_.by_axes[name_of(axes)] += all;
+  }
+
+  void list_events() {
+    std::map<std::uint32_t, std::uint32_t> layers;
+    plan_.events.clear();
+    plan_.layer_names.clear();
+    std::size_t next = 0;
+    const std::vector<ProfileEvent>& ops = profile_->events();
+    for (std::size_t i = 0; i <= ops.size(); ++i) {
+      for (; next < calls_.size() && calls_[next].place == i; ++next)
+        plan_.events.push_back(calls_[next].event);
+      if (i == ops.size() || ops[i].kind != ProfileKind::kOp) continue;
+      const auto [it, fresh] =
+          layers.try_emplace(ops[i].layer, static_cast<std::uint32_t>(plan_.layer_names.size()));
+      if (fresh) plan_.layer_names.push_back(profile_->text_of(ops[i].layer));
+      const auto inner = interior_.find(i);
+      plan_.events.push_back({.op = ops[i].name,
+                              .layer = it->second,
+                              .flops = ops[i].flops,
+                              .bytes = static_cast<double>(ops[i].bytes),
+                              .interior = inner != interior_.end() ? inner->second : 0.0});
+    }
+  }
+
   static void widen(Dims& to, const Dims& by) {
     while (to.size() < by.size()) to.push_back(0);
     for (int d = 0; d < by.size(); ++d) to[d] = std::max(to[d], by[d]);
@@ -86,7 +179,12 @@ class Recorder : public OpObserver {
   }
 
   RankPlan& plan_;
+  Mesh mesh_;
   std::map<std::string_view, std::size_t> rows_;
+  std::map<AxisMask, std::string> names_;
+  std::optional<Profile> profile_;
+  std::vector<Placed> calls_;
+  std::map<std::size_t, double> interior_;
   bool recording_ = false;
 };
 
@@ -98,7 +196,7 @@ class CountingTransport : public Transport {
     Ref<Operation> operation = host_->start(call);
     while (!operation->advance()) {
     }
-    recorder_.sent(call.kind, operation->messages(), operation->bytes());
+    recorder_.sent(call, operation->messages(), operation->bytes());
     return operation;
   }
 
@@ -134,11 +232,13 @@ std::int64_t parameter_bytes(Module& model) {
 RankPlan plan_rank(const DryRun& dry,
                    const std::vector<MeshAxis>& axes,
                    int rank,
-                   const MakeWorkload& make) {
+                   const MakeWorkload& make,
+                   const PlanOptions& options) {
   RankPlan plan{.rank = rank};
-  Recorder recorder(plan);
+  const Mesh mesh = dry.mesh(axes, rank);
+  Recorder recorder(plan, mesh, options.events);
   const Recording recording(recorder);
-  const std::unique_ptr<Workload> workload = make(dry.mesh(axes, rank));
+  const std::unique_ptr<Workload> workload = make(mesh);
   workload->run(0);
   recorder.start();
   workload->run(1);
@@ -186,9 +286,12 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   return *this;
 }
 
-RankPlan plan_rank(const std::vector<MeshAxis>& axes, int rank, const MakeWorkload& make) {
+RankPlan plan_rank(const std::vector<MeshAxis>& axes,
+                   int rank,
+                   const MakeWorkload& make,
+                   const PlanOptions& options) {
   const DryRun dry(ranks_of(axes));
-  return plan_rank(dry, axes, rank, make);
+  return plan_rank(dry, axes, rank, make, options);
 }
 
 Plan plan_step(const std::vector<MeshAxis>& axes,
@@ -196,12 +299,12 @@ Plan plan_step(const std::vector<MeshAxis>& axes,
                const PlanOptions& options) {
   Plan plan{.axes = axes, .ranks = ranks_of(axes)};
   const DryRun dry(plan.ranks);
-  std::vector<int> ranks = representatives(axes);
-  if (plan.ranks <= options.all_ranks) {
+  std::vector<int> ranks = options.ranks.empty() ? representatives(axes) : options.ranks;
+  if (options.ranks.empty() && plan.ranks <= options.all_ranks) {
     ranks.clear();
     for (int r = 0; r < plan.ranks; ++r) ranks.push_back(r);
   }
-  for (const int rank : ranks) plan.plans.push_back(plan_rank(dry, axes, rank, make));
+  for (const int rank : ranks) plan.plans.push_back(plan_rank(dry, axes, rank, make, options));
   return plan;
 }
 

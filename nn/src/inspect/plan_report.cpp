@@ -96,10 +96,13 @@ nlohmann::ordered_json json_of(const RankPlan& plan) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const LayerPlan& layer : plan.layers) layers.push_back(json_of(layer));
   const Traffic total = sent_by(plan);
+  nlohmann::ordered_json by_axes = nlohmann::ordered_json::object();
+  for (const auto& [axes, traffic] : plan.by_axes) by_axes[axes] = json_of(traffic);
   return {{"rank", plan.rank},
           {"messages", total.messages},
           {"bytes", total.bytes},
           {"sent", sent},
+          {"by_axes", by_axes},
           {"rest_bytes", plan.rest_bytes},
           {"peak_bytes", plan.peak_bytes},
           {"parameter_bytes", plan.parameter_bytes},

@@ -23,6 +23,8 @@ struct OpCall {
   const Outputs& outputs;          ///< not yet on the tape
   std::vector<WindowWidth> windows;
   std::string variant;  ///< see OpDef::variant; mostly empty
+  /// Share of this rank's work that is done while halos fly; 0 without windows.
+  double interior = 0.0;
 };
 
 /// Sees every call of an op, in program order; current_scope() says for which layer.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <tessera/core/scope.hpp>
 #include <tessera/nn/inspect/workload.hpp>
@@ -36,12 +37,30 @@ struct LayerPlan {
   std::int64_t peak_bytes = 0;  ///< highest while it works, in any phase
 };
 
+/// Something that a rank does in a step: an op, or a call that communicates.
+struct StepEvent {
+  const char* op = nullptr;  ///< name of the op; null: a call
+  std::uint32_t layer = 0;   ///< of the op: index into RankPlan::layer_names
+  double flops = 0.0;        ///< of the op, where it counts them
+  double bytes = 0.0;        ///< that the op reads and writes
+  double interior = 0.0;     ///< share of the op's work that needs no element of other ranks
+  Traffic sent = {};         ///< by the call
+  bool exchange = false;     ///< the call belongs to the op that follows and may fly meanwhile
+  bool background = false;   ///< the call flies until the update
+  Phase phase = Phase::kForward;
+};
+
 /// A training step on one rank.
 struct RankPlan {
   int rank = 0;
   std::vector<LayerPlan> layers = {};  ///< in the order of first use
   parallel::CommStats sent = {};       ///< of the whole step: calls, messages, bytes
-  std::int64_t rest_bytes = 0;         ///< between two steps: parameters, optimiser state
+  /// The same by the mesh axes along which the receivers lie: `h`; `h+w` for diagonal neighbours
+  /// and for collectives over both; "self" for none.
+  std::map<std::string, Traffic> by_axes = {};
+  std::vector<StepEvent> events = {};  ///< in program order; PlanOptions::events
+  std::vector<std::string> layer_names = {};
+  std::int64_t rest_bytes = 0;  ///< between two steps: parameters, optimiser state
   std::int64_t peak_bytes = 0;
   std::int64_t parameter_bytes = 0;
 };
@@ -69,6 +88,8 @@ struct PlanOptions {
   /// middle of each axis: corners, edges and interior, with the smallest and largest parts that
   /// even boundaries give.
   int all_ranks = 64;
+  std::vector<int> ranks = {};  ///< these alone, where any are given
+  bool events = false;          ///< list what each rank does, for predictions of time
 };
 
 /// Plans a training step of `make`'s workload on a mesh of these axes: a DryRun in this process, so
@@ -82,7 +103,10 @@ Plan plan_step(const std::vector<MeshAxis>& axes,
                const PlanOptions& options = {});
 
 /// The same for one rank.
-RankPlan plan_rank(const std::vector<MeshAxis>& axes, int rank, const MakeWorkload& make);
+RankPlan plan_rank(const std::vector<MeshAxis>& axes,
+                   int rank,
+                   const MakeWorkload& make,
+                   const PlanOptions& options = {});
 
 /// What a real step of a workload counted on this rank, beside plan_rank(): runs steps 0 and 1 and
 /// measures the second.

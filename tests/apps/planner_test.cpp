@@ -1,0 +1,162 @@
+// ranks: none
+// plan --ranks: meshes proposed for a model, a size and a memory, and their prediction beside
+// steps.
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <tessera/core/memory.hpp>
+
+#include "program.hpp"
+
+namespace tessera::test {
+namespace {
+
+using Json = nlohmann::json;
+
+Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
+  setenv("TESSERA_THREADS", "1", 1);
+  std::istringstream in(line);
+  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
+}
+
+constexpr const char* kUnet = "plan unet --size 64x64 --base 4 --multipliers 1,2 --batch 2 ";
+
+}  // namespace
+
+TEST_CASE("proposals fit the memory and are ordered by time") {
+  const TemporaryFolder at;
+  const auto propose = [&](const std::string& more) {
+    const Outcome o = program(at, "plan unet --size 256x192 --base 4 --multipliers 1,2 --batch 2 " +
+                                      more + " --ranks 8 --scale-to 0 --json " + at / "p.json");
+    INFO(o.output);
+    REQUIRE(o.code == 0);
+    return Json::parse(read_file(at / "p.json")).at("proposals");
+  };
+  const Json all = propose("");
+  REQUIRE(all.size() >= 4);
+  std::int64_t least = all[0].at("peak_bytes");
+  std::int64_t most = least;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i > 0) CHECK(all[i - 1].at("seconds") <= all[i].at("seconds"));
+    least = std::min<std::int64_t>(least, all[i].at("peak_bytes"));
+    most = std::max<std::int64_t>(most, all[i].at("peak_bytes"));
+    CHECK(all[i].at("efficiency").get<double>() > 0.0);
+    CHECK(all[i].at("compute_seconds").get<double>() > 0.0);
+    std::int64_t bytes = 0;
+    for (const auto& [axes, sent] : all[i].at("by_axes").items())
+      bytes += sent.at("bytes").get<std::int64_t>();
+    CHECK(bytes == all[i].at("bytes"));
+    int ranks = 1;
+    const std::string mesh = all[i].at("mesh");
+    const std::regex size("=([0-9]+)");
+    for (std::sregex_iterator it(mesh.begin(), mesh.end(), size), end; it != end; ++it)
+      ranks *= std::stoi((*it)[1]);
+    CHECK(ranks == 8);
+  }
+  for (const std::int64_t limit : {most, most - 1, least}) {
+    const auto fit = std::count_if(all.begin(), all.end(), [&](const Json& p) {
+      return p.at("peak_bytes").get<std::int64_t>() <= limit;
+    });
+    if (fit == 0) continue;
+    const Json few = propose("--memory " + std::to_string(limit));
+    CHECK(std::ssize(few) == fit);
+    for (const Json& p : few) CHECK(p.at("peak_bytes").get<std::int64_t>() <= limit);
+  }
+  // A slow network makes communication dear, a fast one hides it.
+  const Json slow = propose("--latency 10ms --bandwidth 1MB/s");
+  CHECK(slow[0].at("exposed_seconds").get<double>() >
+        10.0 * all[0].at("exposed_seconds").get<double>());
+}
+
+TEST_CASE("scaling to 16,384 ranks as tables and pictures") {
+  const TemporaryFolder at;
+  const Outcome o = program(
+      at, "plan unet --size 512x512 --base 4 --multipliers 1,2 --batch 1 --ranks 64 --pictures " +
+              at / "pictures --json " + at / "p.json");
+  INFO(o.output);
+  REQUIRE(o.code == 0);
+  CHECK(o.says("mpiexec -n 64 tessera train unet"));
+  CHECK(o.says("strong scaling, predicted: 512x512"));
+  const Json plan = Json::parse(read_file(at / "p.json"));
+  for (const char* const mode : {"strong", "weak"}) {
+    INFO(mode);
+    const Json& rows = plan.at(mode);
+    REQUIRE(rows.size() == 15);
+    CHECK(rows.back().at("ranks") == 16384);
+    CHECK(rows[0].at("efficiency") == 1.0);
+    CHECK(rows.back().at("efficiency").get<double>() < 1.0);
+  }
+  // Strong: less and less memory; weak: always the same.
+  const auto peak = [&](const char* mode, std::size_t i) {
+    return plan.at(mode)[i].at("peak_bytes").get<double>();
+  };
+  CHECK(peak("strong", 8) < 0.1 * peak("strong", 0));
+  CHECK(peak("weak", 14) < 2.0 * peak("weak", 6));
+  CHECK(std::filesystem::exists(at / "pictures/plan.png"));
+  CHECK(read_file(at / "pictures/plan.svg").find("Predicted efficiency") != std::string::npos);
+}
+
+TEST_CASE("what is proposed is what steps on it count") {
+  const TemporaryFolder at;
+  struct Case {
+    int ranks;
+    std::string line;
+  };
+  const std::vector<Case> cases = {
+      {1, kUnet},
+      {2, kUnet},
+      {4, kUnet},
+      {2, "plan vit --size 32x32 --channels 16 --depth 1 --heads 2 --batch 2 "},
+      {4, "plan swin --size 32x32 --batch 1 "},
+      {2,
+       "plan mace --size 2x2x1 --batch_size 2 --num_channels 4 --max_ell 2 --correlation 2 "
+       "--radial_MLP 8 "},
+  };
+  for (const Case& c : cases) {
+    const Outcome o =
+        program(at, c.line + "--check --scale-to 0 --ranks " + std::to_string(c.ranks), c.ranks);
+    INFO(c.ranks << ": " << c.line << "\n" << o.output);
+    CHECK(o.code == 0);
+    CHECK(o.count("check: messages and bytes equal") == 1);
+    CHECK(o.says(c.ranks > 1 ? "network, measured" : "network, assumed"));
+    std::smatch time;
+    REQUIRE(std::regex_search(
+        o.output, time,
+        std::regex("predicted ([0-9.]+) \\([0-9.]+ exposed\\), measured ([0-9.]+)")));
+    CHECK(std::stod(time[1]) > 0.0);
+    CHECK(std::stod(time[2]) > 0.0);
+  }
+}
+
+TEST_CASE("what the planner refuses, once for all ranks") {
+  const TemporaryFolder at;
+  const auto check = [&](int ranks, const std::string& line, const std::string& text) {
+    const Outcome o = program(at, line, ranks);
+    INFO(o.output);
+    CHECK(o.code == 2);
+    CHECK(o.count(text) == 1);
+  };
+  const std::string unet = kUnet;
+  for (const int processes : {0, 2}) {
+    const Outcome o = program(at, unet + "--ranks 2 --memory 220KiB --scale-to 0", processes);
+    INFO(o.output);
+    CHECK(o.code == 2);
+    CHECK(o.count("no mesh of 2 ranks fits unet of 64x64 into 220.0 KiB") == 1);
+    std::smatch larger;
+    REQUIRE(std::regex_search(o.output, larger, std::regex("Give --ranks ([0-9]+)")));
+    const Outcome fits =
+        program(at, unet + "--memory 220KiB --scale-to 0 --ranks " + larger[1].str(), processes);
+    INFO(fits.output);
+    CHECK(fits.code == 0);
+  }
+  check(0, unet + "--ranks 2 --memory 10KB", "weights and optimiser state");
+  check(0, unet + "--ranks 10007", "no mesh of 10007 ranks cuts");
+  check(2, unet + "--ranks 4 --check", "2 processes of this job");
+  check(0, unet + "--ranks 2 --latency 2", "Write for example 2us");
+  check(0, unet + "--ranks 2 --bandwidth fast", "Write for example 12.5GB/s");
+  check(0, unet + "--ranks 2 --memory much", "much");
+  const Outcome o = program(at, unet + "--ranks 2 --mesh h=2");
+  CHECK(o.code == 2);
+}
+
+}  // namespace tessera::test
