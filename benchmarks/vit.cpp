@@ -51,7 +51,8 @@ models::ViTOptions options_of(const Case& c) {
 class Job {
  public:
   Job(const Case& c, const Way& way)
-      : model_(options_of(c), Mesh::self()), adam_(model_.parameters(), {.lr = kRate, .weight_decay = 0.0}) {
+      : model_(options_of(c), Mesh::self()),
+        adam_(model_.parameters(), {.lr = kRate, .weight_decay = 0.0}) {
     if (way.narrow) nn::compute_in(model_, DType::kBFloat16);
     if (way.again) nn::recompute(model_, "blocks.*", {.keep = {"attention"}});
     bench::set_waves(model_);

@@ -64,8 +64,8 @@ void local_attention_forward(const LocalOperands& x,
                              const View& lse);
 
 /// For the queries in the box of x.q, from the views lse and dout of that box: dq, delta[i] =
-/// out[i] . dout[i] (compute type, like lse; from the probabilities, not from a rounded result), and
-/// the gradient of the bias, added to `dbias` (compute type, dense; null data: not wanted).
+/// out[i] . dout[i] (compute type, like lse; from the probabilities, not from a rounded result),
+/// and the gradient of the bias, added to `dbias` (compute type, dense; null data: not wanted).
 void local_attention_query_grad(const LocalOperands& x,
                                 const LocalOptions& options,
                                 const View& lse,

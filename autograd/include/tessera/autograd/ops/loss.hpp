@@ -17,8 +17,8 @@ Tensor huber_loss(const Tensor& prediction,
                   const Tensor& weight = {});
 /// Mean over samples of -log softmax(logits)[target]: logits [..., C], target [...] (integers).
 /// Samples whose target is no class, -1 say, count neither above nor below. Classes may be split
-/// (the head of a tensor parallel model): two numbers per sample are then reduced. Throws ShapeError
-/// and DTypeError.
+/// (the head of a tensor parallel model): two numbers per sample are then reduced. Throws
+/// ShapeError and DTypeError.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);
 
 }  // namespace tessera
