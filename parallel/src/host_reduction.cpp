@@ -46,7 +46,7 @@ class Reduction : public BatchOperation {
   }
 
   // Receives `count` elements from each other member; `own` is this member's contribution.
-  void receive_contributions(const void* own, std::int64_t count) {
+  void receive_contributions(const void* own, std::int64_t count, int stage = 0) {
     if (count == 0) return;
     const std::int64_t bytes = count * element_;
     const auto needed = static_cast<std::size_t>(bytes * (members() - 1));
@@ -58,7 +58,7 @@ class Reduction : public BatchOperation {
     std::int64_t offset = 0;
     for_each_other([&](int r, int peer, int tag) {
       std::byte* place = scratch_->data() + offset;
-      batch.recv(place, bytes, peer, tag);
+      batch.recv(place, bytes, peer, tag + stage);
       inputs_[static_cast<std::size_t>(r)] = place;
       offset += bytes;
     });
@@ -168,11 +168,13 @@ class SegmentedReduction : public Reduction {
 
   void scatter() {
     const Piece own = piece(self());
-    receive_contributions(at(in_, own.begin * element_), own.count);
+    // Only the first segment's receives are there from the start of the call.
+    const int stage = segment_ == 0 ? 0 : 2;
+    receive_contributions(at(in_, own.begin * element_), own.count, stage);
     for_each_other([&](int r, int peer, int tag) {
       const Piece theirs = piece(r);
       if (theirs.count == 0) return;
-      batch.send(at(in_, theirs.begin * element_), theirs.count * element_, peer, tag);
+      batch.send(at(in_, theirs.begin * element_), theirs.count * element_, peer, tag + stage);
     });
     count_sent();
   }

@@ -58,7 +58,7 @@ std::string message_without_receiver() {
   const std::uint32_t calls = peer < pair_calls().size() ? pair_calls()[peer] : 0;
   const auto number = static_cast<std::uint32_t>(message->tag / (kStages * kWhats));
   const std::uint32_t behind = (calls - number) % kTagCycle;
-  // The first stage of a call that has begun here has its receives; later calls may come early.
+  // A call that has begun here has the receives of its stage 0; later calls may come early.
   if (behind == 0 || behind > kTagCycle / 2) return "";
   return str("process ", message->source, " has sent ", message->bytes, " bytes of its ",
              what_text(message->tag / kStages % kWhats), ", call ", number + 1,

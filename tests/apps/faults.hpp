@@ -142,7 +142,7 @@ class FaultTest {
   Words training(const std::string& name) const {
     return train(
         at_, name,
-        {"--steps", "60", "--checkpoint-every", "7", "--mesh", "h=" + std::to_string(ranks_)});
+        {"--steps", "160", "--checkpoint-every", "7", "--mesh", "h=" + std::to_string(ranks_)});
   }
   std::vector<double> losses_of(const std::string& name) const {
     return std::filesystem::exists(at_ / name + "/metrics.jsonl") ? losses(at_, name)

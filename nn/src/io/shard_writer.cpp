@@ -119,7 +119,7 @@ struct ShardWriter::State {
   std::int64_t bytes = 0;
   std::uint64_t checksum = 0;
   bool written = false;
-  bool owns_temporary = false;
+  bool owns_temporary = false;  // nobody else writes there
 
   void plan();
 };
@@ -176,7 +176,7 @@ ShardWriter::ShardWriter(std::string directory,
   collective.together([&] {
     if (collective.rank != 0) return;
     make_directory(s.temporary);
-    s.owns_temporary = true;
+    s.owns_temporary = collective.size == 1;
   });
 }
 
@@ -216,10 +216,18 @@ void ShardWriter::write(const std::vector<View>& views, const std::function<bool
 
 void ShardWriter::commit(const std::exception_ptr& failure) {
   State& s = *state_;
-  s.collective.together([&] {
-    if (failure) std::rethrow_exception(failure);
-    if (!s.written) throw UsageError("checkpoint: commit before the files were written.");
-  });
+  try {
+    s.collective.together([&] {
+      if (failure) std::rethrow_exception(failure);
+      if (!s.written) throw UsageError("checkpoint: commit before the files were written.");
+    });
+  } catch (const CommError&) {
+    throw;
+  } catch (...) {
+    s.owns_temporary = s.collective.rank == 0;
+    throw;
+  }
+  s.owns_temporary = s.collective.rank == 0;
   std::vector<std::int64_t> sums(2 * s.index.files.size(), 0);
   for (std::size_t i = 0; i < s.index.files.size(); ++i) {
     if (s.index.files[i].rank != s.collective.rank) continue;

@@ -48,7 +48,8 @@ class ShardWriter {
               const Collective& collective);
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
-  /// Removes what was not committed. Not collective.
+  /// Removes what failed to be committed. What never came to commit() stays where others may still
+  /// write to it; Snapshots removes it before its first save. Not collective.
   ~ShardWriter();
 
   /// Bytes of this rank's file; 0: it has none.
