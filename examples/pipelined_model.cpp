@@ -1,6 +1,7 @@
 // ranks: 1 2 4
-// A transformer learns one step of diffusion: half of its blocks in each of two stages, and in each
-// stage the grid split over the ranks.
+// A transformer learns one step of diffusion: half of its blocks in each of two stages; in each
+// stage the ranks split the grid, attention by heads, layers by channels, and share what weights
+// are left whole.
 #include <cmath>
 #include <cstdio>
 #include <tessera/tessera.hpp>
@@ -17,6 +18,8 @@ int main(int argc, char** argv) {
   const ts::Tensor after = before * std::exp(-0.2617994);
 
   ts::models::ViT model({.patch = {4}, .channels = 24, .depth = 4, .heads = 2}, stage);
+  ts::nn::place(model, ts::models::tensor_parallel(model, "h"));
+  ts::nn::shard(model, {.stage = 3});
   ts::nn::Pipeline pipeline(model, model.pipeline_blocks(), mesh, {.micro_batches = 4});
   ts::optim::AdamW optimizer(model.parameters(), {.lr = 3e-3});
   double loss = 0.0;
