@@ -169,25 +169,13 @@ struct Unary {
 };
 
 /// Calls f.operator()<kind>() for every UnaryKind, in order.
-#define TESSERA_FOR_EACH_UNARY(X)                                                         \
-  X(kNeg)                                                                                 \
-  X(kAbs)                                                                                 \
-  X(kExp)                                                                                 \
-  X(kExpm1)                                                                               \
-  X(kLog)                                                                                 \
-  X(kLog1p)                                                                               \
-  X(kSqrt)                                                                                \
-  X(kRsqrt)                                                                               \
-  X(kSquare)                                                                              \
-  X(kReciprocal)                                                                          \
-  X(kPower)                                                                               \
-  X(kSin)                                                                                 \
-  X(kCos)                                                                                 \
-  X(kTanh)                                                                                \
-  X(kSigmoid)                                                                             \
-  X(kRelu)                                                                                \
-  X(kLeakyRelu)                                                                           \
-  X(kElu) X(kSilu) X(kGelu) X(kGeluTanh) X(kSoftplus) X(kErf) X(kSign) X(kFloor) X(kCeil) \
-      X(kRound)
+// (Formatting goes back and forth between two ways.)
+// clang-format off
+#define TESSERA_FOR_EACH_UNARY(X)                                                     \
+  X(kNeg) X(kAbs) X(kExp) X(kExpm1) X(kLog) X(kLog1p) X(kSqrt) X(kRsqrt) X(kSquare)   \
+  X(kReciprocal) X(kPower) X(kSin) X(kCos) X(kTanh) X(kSigmoid) X(kRelu)              \
+  X(kLeakyRelu) X(kElu) X(kSilu) X(kGelu) X(kGeluTanh) X(kSoftplus) X(kErf) X(kSign)  \
+  X(kFloor) X(kCeil) X(kRound)
+// clang-format on
 
 }  // namespace tessera::kernels
