@@ -5,37 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "language_math.hpp"
+
 // Maths that functors use. One source runs on the CPU and on the GPU; on x86-64 with glibc >= 2.35
 // loops over these functions become calls of the vector library (libmvec), which knows them all.
-
-#if defined(__CUDACC__)
-#define TESSERA_HD __host__ __device__ __forceinline__
-#else
-#define TESSERA_HD inline __attribute__((always_inline))
-#endif
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && \
-    defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 35)
-// glibc declares the vector variants under -ffast-math only, which would also give up NaN and
-// infinity; the variants themselves handle both.
-#define TESSERA_VECTOR_MATH(name)                                                          \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) double tessera_##name(   \
-      double) __asm__(#name);                                                              \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) float tessera_##name##f( \
-      float) __asm__(#name "f");
-#define TESSERA_VECTOR_MATH2(name)                                                         \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) double tessera_##name(   \
-      double, double) __asm__(#name);                                                      \
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) float tessera_##name##f( \
-      float, float) __asm__(#name "f");
-#define TESSERA_MATH_NAME(name) tessera_##name
-#define TESSERA_MATH_NAMEF(name) tessera_##name##f
-#else
-#define TESSERA_VECTOR_MATH(name)
-#define TESSERA_VECTOR_MATH2(name)
-#define TESSERA_MATH_NAME(name) ::name
-#define TESSERA_MATH_NAMEF(name) ::name##f
-#endif
 
 TESSERA_VECTOR_MATH(exp)
 TESSERA_VECTOR_MATH(expm1)
@@ -91,13 +64,9 @@ TESSERA_HD float abs(float x) { return ::fabsf(x); }
 /// the vector library into one arm, and the loop would no longer be vectorised.
 template <class T>
 TESSERA_HD T select(bool condition, T a, T b) {
-#if defined(__CUDA_ARCH__)
-  return condition ? a : b;
-#else
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   const Bits mask = condition ? ~Bits{0} : Bits{0};
   return std::bit_cast<T>((std::bit_cast<Bits>(a) & mask) | (std::bit_cast<Bits>(b) & ~mask));
-#endif
 }
 
 }  // namespace tessera::kernels::m
