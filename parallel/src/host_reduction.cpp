@@ -168,7 +168,7 @@ class SegmentedReduction : public Reduction {
 
   void scatter() {
     const Piece own = piece(self());
-    // Only the first segment's receives are there from the start of the call.
+    // Receives of further segments are not there from the start (see kStages).
     const int stage = segment_ == 0 ? 0 : 2;
     receive_contributions(at(in_, own.begin * element_), own.count, stage);
     for_each_other([&](int r, int peer, int tag) {

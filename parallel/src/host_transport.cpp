@@ -12,11 +12,12 @@ namespace {
 
 // A tag holds the number of the call in its pair, what is called, and the stage: calls that differ
 // never match, even where their messages have one size. A pair would need 2^19 calls in flight to
-// meet itself.
+// meet itself. The receives of stage 0 are there as soon as the call has begun, so a message of
+// stage 0 that finds none belongs to a call that was not made here; other stages may come early.
 constexpr std::uint32_t kTagCycle = 1u << 19;
 constexpr int kWhats = 64;
 constexpr int kStages = 4;
-constexpr int kDTypes = 7;
+constexpr int kDTypes = static_cast<int>(DType::kBool) + 1;
 constexpr int kFirstReduction = 5;
 static_assert(kTagCycle * kWhats * kStages - 1 == mpi::kMaxTag);
 static_assert(kFirstReduction + 2 * 3 * kDTypes <= kWhats);
@@ -58,7 +59,7 @@ std::string message_without_receiver() {
   const std::uint32_t calls = peer < pair_calls().size() ? pair_calls()[peer] : 0;
   const auto number = static_cast<std::uint32_t>(message->tag / (kStages * kWhats));
   const std::uint32_t behind = (calls - number) % kTagCycle;
-  // A call that has begun here has the receives of its stage 0; later calls may come early.
+  // Calls that are still to be made here may come early.
   if (behind == 0 || behind > kTagCycle / 2) return "";
   return str("process ", message->source, " has sent ", message->bytes, " bytes of its ",
              what_text(message->tag / kStages % kWhats), ", call ", number + 1,

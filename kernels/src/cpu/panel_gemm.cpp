@@ -178,18 +178,20 @@ void small_product(const Rows& a,
   batch_gemm(g, vectors, static_cast<int>(height));
 }
 
-/// How a product is shared out: groups of panels times shares of the rows. A group is packed by
-/// each task that uses it, into the cache of its core, and stays there while rows of A pass by.
+/// How a product is shared out: groups of panels times shares of the rows, `height` of each. A
+/// group is packed by each task that uses it, into the cache of its core, and stays there while
+/// rows of A pass by.
 struct Tasks {
-  std::int64_t groups;
-  std::int64_t shares;
+  std::int64_t groups, shares, height;
 };
 
 Tasks share_out(std::int64_t rows, std::int64_t panels) {
   const std::int64_t threads = thread_count();
   const std::int64_t fewest = ceil_div(panels, kMostPanels);
   const std::int64_t groups = std::max(fewest, std::min(round_up(fewest, threads), panels / 2));
-  return {groups, std::max(ceil_div(threads, groups), ceil_div(rows, kTaskRows))};
+  const std::int64_t shares = std::max(ceil_div(threads, groups), ceil_div(rows, kTaskRows));
+  const std::int64_t height = round_up(ceil_div(rows, shares), kHeight);
+  return {groups, ceil_div(rows, height), height};
 }
 
 }  // namespace
@@ -224,15 +226,13 @@ void panel_gemm(std::int64_t m,
   for (std::int64_t i0 = 0; i0 < m; i0 += tall) {
     const std::int64_t rows = std::min(tall, m - i0);
     const Tasks tasks = share_out(rows, panels);
-    const std::int64_t height = round_up(ceil_div(rows, tasks.shares), kHeight);
     float* const out = direct ? reinterpret_cast<float*>(c.at(i0, 0)) : results.get();
     const std::int64_t out_row = direct ? c.row : n;
     for (std::int64_t k0 = 0; k0 < k; k0 += depth) {
       const std::int64_t deep = std::min(depth, k - k0);
       const bool first = k0 == 0;
       const Rows left = read_rows(a.block(i0, k0), rows, deep);
-      const std::int64_t count = tasks.groups * tasks.shares;
-      for_each_tile(count, thread_count(), [&](std::int64_t task) {
+      for_each_tile(tasks.groups * tasks.shares, thread_count(), [&](std::int64_t task) {
         const std::int64_t group = task % tasks.groups;
         const std::int64_t p0 = group * panels / tasks.groups;
         const std::int64_t p1 = (group + 1) * panels / tasks.groups;
@@ -241,8 +241,8 @@ void panel_gemm(std::int64_t m,
         const auto panel = [&](std::int64_t p) { return packed + (p - p0) * deep * kWidth; };
         for (std::int64_t p = p0; p < p1; ++p)
           pack_panel(b.block(k0, p * kWidth), deep, columns(p), panel(p));
-        const std::int64_t begin = task / tasks.groups * height;
-        const std::int64_t end = std::min(begin + height, rows);
+        const std::int64_t begin = task / tasks.groups * tasks.height;
+        const std::int64_t end = std::min(begin + tasks.height, rows);
         for (std::int64_t r = begin; r < end; r += kHeight)
           for (std::int64_t p = p0; p < p1; ++p)
             small_product(left, r, std::min(kHeight, end - r), deep, panel(p), columns(p),

@@ -11,13 +11,9 @@ namespace tessera {
 class Denormals {
  public:
   explicit Denormals(bool flush) : before_(read()) {
-    const Mode mode = flush ? before_ | kFlush : before_ & ~kFlush;
-    if (mode != before_) write(mode);
-    changed_ = mode != before_;
+    write(flush ? before_ | kFlush : before_ & ~kFlush);
   }
-  ~Denormals() {
-    if (changed_) write(before_);
-  }
+  ~Denormals() { write(before_); }
   Denormals(const Denormals&) = delete;
   Denormals& operator=(const Denormals&) = delete;
 
@@ -44,7 +40,6 @@ class Denormals {
 #endif
 
   Mode before_;
-  bool changed_;
 };
 
 }  // namespace tessera
