@@ -1,15 +1,14 @@
 // ranks: none
 // An index out of range that one process alone can see.
-#include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/gather.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/parallel/runtime.hpp>
 
 #include "support/dense.hpp"
+#include "support/run_job.hpp"
 
 namespace tessera::test {
 
@@ -27,22 +26,11 @@ TEST_CASE("job: a wrong index on process 1", "[.]") {
 }
 
 TEST_CASE("an index out of range on one process ends the job with its name") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command =
-      str(TESSERA_MPIEXEC, " -n 2 '", self, "' 'job: a wrong index on process 1' 2>&1");
-  FILE* const pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string text;
-  std::array<char, 4096> block;
-  while (const std::size_t n = fread(block.data(), 1, block.size(), pipe)) {
-    text.append(block.data(), n);
-  }
-  const int status = pclose(pipe);
-  INFO(text);
-  CHECK(WEXITSTATUS(status) == 70);
-  CHECK(text.find("  process 1 of 2: gather: index 99 is outside the 10 rows.") !=
-        std::string::npos);
-  CHECK(text.find("went on") == std::string::npos);
+  const Outcome job = run_job(2, "a wrong index on process 1");
+  INFO(job.text);
+  CHECK(job.code == 70);
+  CHECK(job.says("  process 1 of 2: gather: index 99 is outside the 10 rows."));
+  CHECK(!job.says("went on"));
 }
 
 }  // namespace tessera::test

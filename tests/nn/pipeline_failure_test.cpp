@@ -1,18 +1,15 @@
 // ranks: none
 // A stage that fails ends the job of all stages, with one report.
-#include <sys/wait.h>
-
-#include <array>
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/pipeline.hpp>
 #include <tessera/parallel/runtime.hpp>
 
-namespace tessera {
+#include "support/run_job.hpp"
+
+namespace tessera::test {
 
 TEST_CASE("job: a block throws", "[.]") {
   std::exit(Runtime::guard([] {
@@ -35,21 +32,10 @@ TEST_CASE("job: a block throws", "[.]") {
 }
 
 TEST_CASE("pipeline: a stage that fails ends the job with one report") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command = str(TESSERA_MPIEXEC, " -n 3 '", self, "' 'job: a block throws' 2>&1");
-  FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string text;
-  std::array<char, 4096> block;
-  while (const std::size_t n = fread(block.data(), 1, block.size(), pipe))
-    text.append(block.data(), n);
-  const int status = pclose(pipe);
-  INFO(text);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 74);
-  const std::size_t said = text.find("the disk of one stage is full");
-  CHECK(said != std::string::npos);
-  CHECK(text.find("the disk of one stage is full", said + 1) == std::string::npos);
+  const Outcome job = run_job(3, "a block throws");
+  INFO(job.text);
+  CHECK(job.code == 74);
+  CHECK(job.count("the disk of one stage is full") == 1);
 }
 
-}  // namespace tessera
+}  // namespace tessera::test

@@ -10,7 +10,7 @@
 #include <tessera/parallel/failure.hpp>
 #include <tessera/parallel/runtime.hpp>
 
-#include "run_job.hpp"
+#include "support/run_job.hpp"
 
 // Every way in which one process can call something else than the others: each ends the job with a
 // report that says what differs. Each test starts a job of its own: this program again, with one of

@@ -12,7 +12,7 @@
 #include <tessera/parallel/failure.hpp>
 #include <tessera/parallel/runtime.hpp>
 
-#include "run_job.hpp"
+#include "support/run_job.hpp"
 
 using namespace tessera;
 using namespace tessera::parallel;
