@@ -28,7 +28,7 @@ Dims parse_size(const std::string& text) {
   return size;
 }
 
-std::string size_text(const Dims& size) {
+std::string size_text(std::span<const std::int64_t> size) {
   std::string text;
   for (const std::int64_t n : size) {
     if (!text.empty()) text += 'x';

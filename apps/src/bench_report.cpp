@@ -7,6 +7,8 @@
 #include <iostream>
 #include <tessera/core/memory.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/text_table.hpp>
 
 #include "panels.hpp"
 #include "scaling_lines.hpp"
@@ -19,7 +21,6 @@ constexpr const char* kHead[] = {"ranks",       "nodes",      "threads", "mesh",
                                  "ms / step",   "from",       "to",      "speed-up",
                                  "efficiency",  "exposed",    "by axis", "ns CPU / element",
                                  "sent / step", "peak / rank"};
-constexpr std::size_t kColumns = std::size(kHead);
 constexpr const char* kShares =
     "*: more ranks and threads than cores. They take turns, so time per step says nothing about "
     "scaling;\n   CPU time per element and exposed communication do.\n";
@@ -55,16 +56,7 @@ Row row_of(const ScalingPoint& p) {
 std::string text_table(const ScalingSeries& series) {
   std::vector<Row> rows = {Row(std::begin(kHead), std::end(kHead))};
   for (const ScalingPoint& p : series.points) rows.push_back(row_of(p));
-  std::vector<std::size_t> width(kColumns, 0);
-  for (const Row& row : rows)
-    for (std::size_t c = 0; c < kColumns; ++c) width[c] = std::max(width[c], row[c].size());
-  std::string text = series.title + "\n";
-  for (const Row& row : rows) {
-    for (std::size_t c = 0; c < kColumns; ++c) text += fmt::format("{:>{}}  ", row[c], width[c]);
-    while (text.back() == ' ') text.pop_back();
-    text += '\n';
-  }
-  return text;
+  return series.title + '\n' + io::text_table(rows, 0);
 }
 
 std::string html_table(const ScalingSeries& series) {
@@ -92,20 +84,11 @@ io::PlotSeries curve(const ScalingSeries& series, F&& value) {
 }
 
 std::vector<Panel> panels(const std::vector<ScalingSeries>& all) {
-  const auto panel = [](const char* title, const char* unit, bool log_y) {
-    return Panel{{},
-                 {.title = title,
-                  .x_label = "ranks",
-                  .y_label = unit,
-                  .log_x = true,
-                  .log_y = log_y,
-                  .width = 640,
-                  .height = 400}};
-  };
-  Panel speed = panel("Speed-up", "elements per second, relative to the fewest ranks", true);
-  Panel efficiency = panel("Efficiency", "%", false);
-  Panel exposed = panel("Exposed communication", "% of a step", false);
-  Panel work = panel("CPU time without waits", "ns per element of the domain", false);
+  Panel speed =
+      panel_by_ranks("Speed-up", "elements per second, relative to the fewest ranks", true);
+  Panel efficiency = panel_by_ranks("Efficiency", "%", false);
+  Panel exposed = panel_by_ranks("Exposed communication", "% of a step", false);
+  Panel work = panel_by_ranks("CPU time without waits", "ns per element of the domain", false);
   for (const ScalingSeries& s : all) {
     speed.series.push_back(curve(s, [](const ScalingPoint& p) { return p.speed_up; }));
     efficiency.series.push_back(curve(s, [](const ScalingPoint& p) { return 100 * p.efficiency; }));
@@ -160,7 +143,7 @@ void report(const ReportOptions& options) {
   html += "</pre></html>\n";
 
   save_panels(drawn, options.out, "scaling");
-  save_text(options.out + "/scaling.html", html);
+  io::write_text(options.out + "/scaling.html", html);
   std::cout << tables << std::flush;
 }
 

@@ -10,25 +10,22 @@ void add_generate(CLI::App& program, Command& chosen) {
       "generate", "Make fields of any size with a solver, decomposed over the mesh, as NetCDF.");
   command->require_subcommand(1);
   struct State {
-    explicit State(const char* name) : settings(name) { settings.declare(all); }
+    explicit State(const char* name) : settings(name) { settings.declare(from.all); }
     GenerateSettings settings;
-    io::Settings all;
+    CommandSettings from;
     GenerateOptions options;
-    std::string config;
-    std::map<std::string, std::string> given;
   };
   for (const GenerateCase& c : generate_cases()) {
     CLI::App* const sub = command->add_subcommand(c.name, c.help);
     const auto state = std::make_shared<State>(c.name);
     sub->add_option("--out", state->options.out, "NetCDF file to write.")->required();
     sub->add_option("--mesh", state->options.mesh, kMeshHelp);
-    sub->add_option("--config", state->config,
+    sub->add_option("--config", state->from.config,
                     "TOML file with settings; options given here go before it.");
-    add_settings(*sub, state->all, state->given);
+    state->from.add_to(*sub);
     sub->callback([state, &chosen] {
       chosen = [state] {
-        if (!state->config.empty()) state->all.load(state->config);
-        for (const auto& [key, text] : state->given) state->all.set(key, text);
+        state->from.load();
         return generate(state->settings, state->options);
       };
     });

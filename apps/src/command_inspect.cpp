@@ -19,13 +19,13 @@ class Model {
   virtual ~Model() = default;
 
   nn::MakeWorkload workload(Update update) {
-    settle();
+    from_.load();
     return make(domain(), update);
   }
 
   /// This, for the planner. It must outlive what is returned.
   PlannedModel planned(const std::string& name) {
-    settle();
+    from_.load();
     PlannedModel planned = {
         .name = name,
         .command = "train " + name,
@@ -34,19 +34,19 @@ class Model {
         .axes = axes(static_cast<int>(domain().size())),
         .batch = batch(),
         .most_elements = most_elements()};
-    if (!config_.empty()) planned.command += " --config " + config_;
-    for (const auto& [key, text] : given_)
+    if (!from_.config.empty()) planned.command += " --config " + from_.config;
+    for (const auto& [key, text] : from_.given)
       planned.command += " " + option_of(key) + (text.empty() ? "" : " " + text);
     return planned;
   }
 
   void add_to(CLI::App& command) {
-    declare(all_);
+    declare(from_.all);
     command.add_option("--size", size_, size_help())->required();
     command.add_option(
-        "--config", config_,
+        "--config", from_.config,
         "TOML file with settings, say that of a run; options given here go before it.");
-    add_settings(command, all_, given_, underscores());
+    from_.add_to(command, underscores());
   }
 
  protected:
@@ -61,10 +61,6 @@ class Model {
   virtual double most_elements() const { return 1e18; }
 
  private:
-  void settle() {
-    if (!config_.empty()) all_.load(config_);
-    for (const auto& [key, text] : given_) all_.set(key, text);
-  }
   std::vector<std::int64_t> domain() const {
     const Dims domain = parse_size(size_);
     return {domain.begin(), domain.end()};
@@ -75,9 +71,7 @@ class Model {
     return "--" + name;
   }
 
-  io::Settings all_;
-  std::map<std::string, std::string> given_;
-  std::string config_;
+  CommandSettings from_;
   std::string size_;
 };
 

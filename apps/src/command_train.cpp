@@ -9,11 +9,8 @@
 
 namespace tessera::app {
 
-void add_settings(CLI::App& command,
-                  const io::Settings& settings,
-                  std::map<std::string, std::string>& given,
-                  bool underscores) {
-  for (const io::Settings::Entry& e : settings.entries()) {
+void CommandSettings::add_to(CLI::App& command, bool underscores) {
+  for (const io::Settings::Entry& e : all.entries()) {
     const std::size_t dot = e.key.find('.');
     std::string name = e.key == "data.file" ? "data" : e.key.substr(dot + 1);
     const std::string plain = name;
@@ -25,7 +22,7 @@ void add_settings(CLI::App& command,
     if (!e.standard.empty()) help += " [" + e.standard + "]";
     CLI::Option* const option = command.add_option_function<std::string>(
         "--" + name,
-        [&given, key = e.key, flag = e.flag](const std::string& text) {
+        [this, key = e.key, flag = e.flag](const std::string& text) {
           given[key] = flag && text.empty() ? "true" : text;
         },
         help);
@@ -36,16 +33,16 @@ void add_settings(CLI::App& command,
   }
 }
 
-void settle(io::Settings& all,
-            const TrainOptions& run,
-            const std::string& config,
-            const std::map<std::string, std::string>& given,
-            bool (*fixed)(const std::string& key)) {
+void CommandSettings::load() {
+  if (!config.empty()) all.load(config);
+  for (const auto& [key, text] : given) all.set(key, text);
+}
+
+void CommandSettings::load(const TrainOptions& run, bool (*fixed)(const std::string& key)) {
   if (run.resume) all.load(RunFiles{run.out}.config());
   std::map<std::string, std::string> before;
   for (const io::Settings::Entry& e : all.entries()) before[e.key] = all.get(e.key);
-  if (!config.empty()) all.load(config);
-  for (const auto& [key, text] : given) all.set(key, text);
+  load();
   if (!run.resume) return;
   for (const auto& [key, value] : before) {
     if (!fixed(key) || all.get(key) == value) continue;
@@ -65,18 +62,16 @@ bool is_fixed(const std::string& key) {
 void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen) {
   CLI::App* const command = train_command.add_subcommand(entry.name, entry.help);
   struct State {
-    explicit State(const ModelEntry& of) : settings(of) { settings.declare(all); }
+    explicit State(const ModelEntry& of) : settings(of) { settings.declare(from.all); }
     RunSettings settings;
-    io::Settings all;
+    CommandSettings from;
     TrainOptions options;
-    std::string config;
-    std::map<std::string, std::string> given;
   };
   const auto state = std::make_shared<State>(entry);
   command->add_option("--out", state->options.out, "Directory of the run.")->required();
   command->add_option("--mesh", state->options.mesh, kMeshHelp);
   command->add_option(
-      "--config", state->config,
+      "--config", state->from.config,
       "TOML file with settings (the run writes one); options given here go before it.");
   command->add_flag("--resume", state->options.resume,
                     "Continue the run in --out with the settings it was started with.");
@@ -97,10 +92,10 @@ void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen
                    "Steps to record, after the first two.")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  add_settings(*command, state->all, state->given);
+  state->from.add_to(*command);
   command->callback([state, &chosen] {
     chosen = [state] {
-      settle(state->all, state->options, state->config, state->given, is_fixed);
+      state->from.load(state->options, is_fixed);
       if (state->settings.data->file_name().empty()) {
         throw UsageError("train: no data. Give the NetCDF file with --data.");
       }

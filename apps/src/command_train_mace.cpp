@@ -22,18 +22,16 @@ void add_train_mace(CLI::App& train_command, Command& chosen) {
       "mace",
       "Equivariant potential of atoms; options are named as in the published training program.");
   struct State {
-    State() { settings.declare(all); }
+    State() { settings.declare(from.all); }
     AtomsSettings settings;
-    io::Settings all;
+    CommandSettings from;
     TrainOptions options;
-    std::string config;
-    std::map<std::string, std::string> given;
   };
   const auto state = std::make_shared<State>();
   command->add_option("--out,--name", state->options.out, "Directory of the run.")->required();
   command->add_option("--mesh", state->options.mesh, kPotentialMeshHelp);
   command->add_option(
-      "--config", state->config,
+      "--config", state->from.config,
       "TOML file with settings (the run writes one); options given here go before it.");
   command->add_flag("--resume,--restart-latest,--restart_latest", state->options.resume,
                     "Continue the run in --out with the settings it was started with.");
@@ -46,10 +44,10 @@ void add_train_mace(CLI::App& train_command, Command& chosen) {
   command->add_option("--keep", state->options.keep, kKeepHelp)
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  add_settings(*command, state->all, state->given, true);
+  state->from.add_to(*command, true);
   command->callback([state, &chosen] {
     chosen = [state] {
-      settle(state->all, state->options, state->config, state->given, is_fixed);
+      state->from.load(state->options, is_fixed);
       if (state->settings.train_file.empty())
         throw UsageError("train: no structures. Give an extended XYZ file with --train-file.");
       return train_atoms(state->settings, state->options);

@@ -38,21 +38,20 @@ inline constexpr const char* kTileHelp =
     "Refine in overlapping tiles of so many fine points in each dimension; 0: in one piece, or, "
     "with a model that only knows the size of its crops, in tiles of that size.";
 
-/// An option for each setting: `training.weight_decay` is --weight-decay. What is given goes to
-/// `given`, by key. With `underscores`, --weight_decay and
-/// --flag without a value are understood, too.
-void add_settings(CLI::App& command,
-                  const io::Settings& settings,
-                  std::map<std::string, std::string>& given,
-                  bool underscores = false);
+/// Settings of a command: those of a file, then those of options.
+struct CommandSettings {
+  io::Settings all;
+  std::string config;                        ///< file; empty: none
+  std::map<std::string, std::string> given;  ///< by options; texts by key
 
-/// The settings of a run: its own where it is resumed, then the file `config`, then what is given.
-/// Throws UsageError when a resumed run would be about something else: where `fixed(key)`.
-void settle(io::Settings& all,
-            const TrainOptions& run,
-            const std::string& config,
-            const std::map<std::string, std::string>& given,
-            bool (*fixed)(const std::string& key));
+  /// An option for each setting: `training.weight_decay` is --weight-decay. With `underscores`,
+  /// --weight_decay and --flag without a value are understood, too.
+  void add_to(CLI::App& command, bool underscores = false);
+  void load();
+  /// The same for a run, whose own settings come first where it is resumed. Throws UsageError when
+  /// it would then be about something else: where `fixed(key)`.
+  void load(const TrainOptions& run, bool (*fixed)(const std::string& key));
+};
 
 /// `train mace`.
 void add_train_mace(CLI::App& train_command, Command& chosen);

@@ -4,24 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <tessera/nn/inspect/compare.hpp>
 #include <tessera/nn/inspect/plan.hpp>
+#include <tessera/nn/io/jsonl.hpp>
 #include <tessera/parallel/communicator.hpp>
 
 #include "mesh_option.hpp"
 
 namespace tessera::app {
 namespace {
-
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text << '\n';
-  out.close();
-  if (!out) throw IoError(str("plan: cannot write ", path, ". Check the directory and the space."));
-}
 
 constexpr int kTimedSteps = 15;
 
@@ -96,7 +89,7 @@ std::vector<MeshAxis> plan(const nn::MakeWorkload& workload, const PlanRequest& 
     if (request.every_rank) options.all_ranks = std::numeric_limits<int>::max();
     const nn::Plan plan = nn::plan_step(axes, workload, options);
     std::cout << plan.table() << std::flush;
-    if (!request.json.empty()) write_text(request.json, plan.json());
+    if (!request.json.empty()) io::write_text(request.json, plan.json() + '\n');
   }
   return axes;
 }

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <tessera/core/error.hpp>
 #include <tessera/nn/io/image.hpp>
+#include <tessera/nn/io/jsonl.hpp>
 
 #include "svg_plot.hpp"
 
@@ -15,6 +14,17 @@ namespace {
 int rows_of(const std::vector<Panel>& panels) { return static_cast<int>((panels.size() + 1) / 2); }
 
 }  // namespace
+
+Panel panel_by_ranks(const char* title, const char* unit, bool log_y) {
+  return {{},
+          {.title = title,
+           .x_label = "ranks",
+           .y_label = unit,
+           .log_x = true,
+           .log_y = log_y,
+           .width = 640,
+           .height = 400}};
+}
 
 std::string svg_of(const std::vector<Panel>& panels) {
   const int width = panels[0].options.width;
@@ -42,14 +52,7 @@ void save_panels(const std::vector<Panel>& panels,
                 static_cast<int>(i / 2) * height);
   }
   image.save(dir + "/" + name + ".png");
-  save_text(dir + "/" + name + ".svg", svg_of(panels));
-}
-
-void save_text(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw IoError(str("report: ", path, " cannot be written. Choose another directory."));
+  io::write_text(dir + "/" + name + ".svg", svg_of(panels));
 }
 
 }  // namespace tessera::app

@@ -42,12 +42,11 @@ std::vector<int> few_ranks(const std::vector<MeshAxis>& axes) {
 std::vector<Proposal> proposals(const PlannedModel& model,
                                 const StepCosts::Size& size,
                                 int ranks,
-                                int per_data,
                                 const StepCosts& costs,
                                 const MessageCost& network,
                                 std::string& why) {
   std::vector<Proposal> all;
-  for (const auto& axes : candidate_meshes(model, size, ranks, per_data)) {
+  for (const auto& axes : candidate_meshes(model, size, ranks, kPerData)) {
     try {
       all.push_back(propose_on(model, size, axes, costs, network));
     } catch (const Error& error) {
@@ -74,13 +73,12 @@ const Proposal& least_memory(const std::vector<Proposal>& all) {
                                const MessageCost& network) {
   const std::string problem =
       str("plan: no mesh of ", request.ranks, " ranks fits ", model.name, " of ",
-          domain_text(model.size), " into ", format_bytes(memory), " per rank (the least needs ",
+          size_text(model.size), " into ", format_bytes(memory), " per rank (the least needs ",
           format_bytes(least.memory), ", on ", mesh_text(least.axes), "). ");
   const std::string advice = "or make a step smaller: batch, shard, recompute, bf16.";
   std::string why;
   for (int ranks = 2 * request.ranks; ranks <= kMostRanks; ranks *= 2) {
-    const std::vector<Proposal> all =
-        proposals(model, model.size, ranks, kPerData, costs, network, why);
+    const std::vector<Proposal> all = proposals(model, model.size, ranks, costs, network, why);
     if (all.empty()) break;
     const Proposal& p = least_memory(all);
     if (p.memory > memory) continue;
@@ -112,7 +110,7 @@ std::vector<Proposal> scaling(
     std::vector<Proposal> all;
     if (!grown) {
       if (product(model.size) > model.most_elements) break;
-      all = proposals(model, model.size, ranks, kPerData, costs, network, why);
+      all = proposals(model, model.size, ranks, costs, network, why);
     } else {
       // Without an axis data; the most cubic mesh.
       const Dims cube = Dims::filled(static_cast<int>(model.size.size()), std::int64_t{1} << 24);
@@ -155,12 +153,6 @@ StepCosts::Size part_of(const StepCosts::Size& size, const std::vector<MeshAxis>
 }
 
 }  // namespace
-
-std::string domain_text(const StepCosts::Size& size) {
-  std::string text;
-  for (const std::int64_t n : size) text += str(text.empty() ? "" : "x", n);
-  return text;
-}
 
 std::string mesh_text(const std::vector<MeshAxis>& axes) {
   std::string text;
@@ -254,11 +246,10 @@ std::vector<MeshAxis> propose(const PlannedModel& model,
   nn::collective(world).together([&] {
     if (process().rank != 0) return;
     std::string why;
-    std::vector<Proposal> all =
-        proposals(model, model.size, request.ranks, kPerData, costs, network, why);
+    std::vector<Proposal> all = proposals(model, model.size, request.ranks, costs, network, why);
     if (all.empty()) {
       throw UsageError(str("plan: no mesh of ", request.ranks, " ranks cuts a domain of ",
-                           domain_text(model.size), " and a batch of ", model.batch,
+                           size_text(model.size), " and a batch of ", model.batch,
                            why.empty() ? "" : " (" + why + ")",
                            ". Choose another number of ranks, or a larger domain or batch."));
     }

@@ -41,8 +41,6 @@ struct Proposal {
   double efficiency = 1.0;                     ///< beside one rank alone
 };
 
-/// `64x64`
-std::string domain_text(const StepCosts::Size& size);
 /// `data=2,h=4`, as --mesh takes it.
 std::string mesh_text(const std::vector<MeshAxis>& axes);
 

@@ -3,36 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <tessera/core/memory.hpp>
+#include <tessera/nn/io/jsonl.hpp>
+#include <tessera/nn/io/text_table.hpp>
 
+#include "bench_mesh.hpp"
 #include "panels.hpp"
 
 namespace tessera::app {
 namespace {
 
 using Row = std::vector<std::string>;
-
-/// Columns as wide as their widest cell; the first one starts at the left.
-std::string aligned(const std::vector<Row>& rows) {
-  std::vector<std::size_t> width(rows[0].size(), 0);
-  for (const Row& row : rows)
-    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      line += c == 0 ? fmt::format("{:<{}}  ", row[c], width[c])
-                     : fmt::format("{:>{}}  ", row[c], width[c]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + '\n';
-  }
-  return text;
-}
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g}", 1e3 * seconds); }
 
@@ -69,7 +52,7 @@ std::string scaling_table(const std::vector<Proposal>& rows, std::int64_t memory
                      fmt::format("{:.1f} %", 100.0 * p.time.exposed / p.time.seconds()),
                      fmt::format("{:.1f} %", 100.0 * p.efficiency)});
   }
-  return aligned(table) + (any ? "*: needs more memory than a rank has\n" : "");
+  return io::text_table(table, 1) + (any ? "*: needs more memory than a rank has\n" : "");
 }
 
 nlohmann::ordered_json json_of(const Proposal& p) {
@@ -97,7 +80,7 @@ nlohmann::ordered_json json_of(const std::vector<Proposal>& all) {
 
 void write_json(const ProposalReport& r) {
   const nlohmann::ordered_json json = {{"model", r.model.name},
-                                       {"size", domain_text(r.model.size)},
+                                       {"size", size_text(r.model.size)},
                                        {"batch", r.model.batch},
                                        {"latency_seconds", r.network.latency},
                                        {"bytes_per_second", r.network.bandwidth},
@@ -106,31 +89,14 @@ void write_json(const ProposalReport& r) {
                                        {"proposals", json_of(r.proposals)},
                                        {"strong", json_of(r.strong)},
                                        {"weak", json_of(r.weak)}};
-  std::ofstream out(r.request.json);
-  out << json.dump(1) << '\n';
-  out.close();
-  if (!out) {
-    throw IoError(str("plan: ", r.request.json,
-                      " cannot be written. Check the directory and the "
-                      "space."));
-  }
+  io::write_text(r.request.json, json.dump(1) + '\n');
 }
 
 void draw(const ProposalReport& r) {
-  const auto panel = [](const char* title, const char* unit, bool log_y) {
-    return Panel{{},
-                 {.title = title,
-                  .x_label = "ranks",
-                  .y_label = unit,
-                  .log_x = true,
-                  .log_y = log_y,
-                  .width = 640,
-                  .height = 400}};
-  };
-  std::vector<Panel> panels = {panel("Predicted step", "ms", true),
-                               panel("Predicted efficiency", "%", false),
-                               panel("Memory of the largest rank", "MiB", true),
-                               panel("Sent by the busiest rank in a step", "MiB", true)};
+  std::vector<Panel> panels = {panel_by_ranks("Predicted step", "ms", true),
+                               panel_by_ranks("Predicted efficiency", "%", false),
+                               panel_by_ranks("Memory of the largest rank", "MiB", true),
+                               panel_by_ranks("Sent by the busiest rank in a step", "MiB", true)};
   const auto add = [&](const std::vector<Proposal>& rows, const std::string& label) {
     for (Panel& p : panels) p.series.push_back({.label = label, .x = {}, .y = {}});
     for (const Proposal& row : rows) {
@@ -144,8 +110,8 @@ void draw(const ProposalReport& r) {
       }
     }
   };
-  add(r.strong, fmt::format("strong, {}", domain_text(r.model.size)));
-  add(r.weak, fmt::format("weak, {} per rank", domain_text(r.weak_part)));
+  add(r.strong, fmt::format("strong, {}", size_text(r.model.size)));
+  add(r.weak, fmt::format("weak, {} per rank", size_text(r.weak_part)));
   panels[1].series.push_back({.label = "", .x = {1.0}, .y = {0.0}});  // zero belongs to it
   save_panels(panels, r.request.pictures, "plan");
 }
@@ -154,13 +120,12 @@ void draw(const ProposalReport& r) {
 
 void print_proposals(const ProposalReport& r) {
   std::string text = fmt::format("{} of {}, batch {}, on {} ranks", r.model.name,
-                                 domain_text(r.model.size), r.model.batch, r.request.ranks);
+                                 size_text(r.model.size), r.model.batch, r.request.ranks);
   if (r.memory > 0) text += fmt::format(" of {}", format_bytes(r.memory));
   text += "\nops measured on one rank here: ";
   bool first = true;
   for (const auto& [size, seconds] : r.costs.measured()) {
-    text +=
-        fmt::format("{}{} in {} ms", first ? "" : ", ", domain_text(size), milliseconds(seconds));
+    text += fmt::format("{}{} in {} ms", first ? "" : ", ", size_text(size), milliseconds(seconds));
     first = false;
   }
   text += fmt::format("\nnetwork, {}: {:.2f} us per message, {:.2f} GB/s\n", r.network.source,
@@ -172,20 +137,20 @@ void print_proposals(const ProposalReport& r) {
   const auto shown = std::min<std::size_t>(r.proposals.size(),
                                            static_cast<std::size_t>(std::max(r.request.rows, 1)));
   for (std::size_t i = 0; i < shown; ++i) rows.push_back(row_of(r.proposals[i]));
-  text += aligned(rows);
+  text += io::text_table(rows, 1);
   text += fmt::format(
       "{} of {} meshes fit{}\n\nmpiexec -n {} tessera {} --mesh {}\n", r.proposals.size(),
       r.considered,
       shown < r.proposals.size() ? fmt::format(", the fastest {} are shown", shown) : "",
       r.request.ranks, r.model.command, mesh_text(r.proposals[0].axes));
   if (!r.strong.empty()) {
-    text += fmt::format("\nstrong scaling, predicted: {}, batch {}\n", domain_text(r.model.size),
+    text += fmt::format("\nstrong scaling, predicted: {}, batch {}\n", size_text(r.model.size),
                         r.model.batch) +
             scaling_table(r.strong, r.memory);
   }
   if (!r.weak.empty()) {
     text += fmt::format("\nweak scaling, predicted: {} per rank, batch {}\n",
-                        domain_text(r.weak_part), r.model.batch) +
+                        size_text(r.weak_part), r.model.batch) +
             scaling_table(r.weak, r.memory);
   }
   if (!r.request.json.empty()) write_json(r);

@@ -158,14 +158,12 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
     if (first) open_run(files, options.resume);
     sets = read_sets(settings);
     check_labels(sets.train, settings.train_file, settings, first);
-    check_labels(sets.valid,
-                 settings.valid_file.empty() ? settings.train_file : settings.valid_file, settings,
-                 false);
+    const std::string& valid_file =
+        settings.valid_file.empty() ? settings.train_file : settings.valid_file;
+    check_labels(sets.valid, valid_file, settings, false);
     model_options = settings.model_options(sets.all);
     check_elements(sets.train, settings.train_file, model_options.elements);
-    check_elements(sets.valid,
-                   settings.valid_file.empty() ? settings.train_file : settings.valid_file,
-                   model_options.elements);
+    check_elements(sets.valid, valid_file, model_options.elements);
     check_elements(sets.test, settings.test_file, model_options.elements);
   });
 

@@ -4,11 +4,9 @@
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/models/atomistic/silica.hpp>
-#include <tessera/nn/optim.hpp>
 
 #include "potential.hpp"
 
@@ -69,16 +67,8 @@ class AtomsWorkload : public nn::Workload {
     graph_ = nn::batch_graph(structures, mesh, batch_options(mesh, model_.options().r_max));
     labels_ = nn::batch_labels(structures, graph_);
     if (!dry_run()) number_rows();
-    const std::vector<nn::Parameter> parameters = model_.parameters();
-    if (update == Update::kAdamW) {
-      optimizer_ = std::make_unique<optim::AdamW>(parameters, optimizer_options(settings));
-      optimizer_->set_lr(settings.lr);
-      if (settings.ema)
-        average_.emplace(parameters, optim::EmaOptions{.decay = settings.ema_decay});
-    } else {
-      optimizer_ = std::make_unique<optim::Sgd>(
-          parameters, optim::SgdOptions{.lr = settings.lr, .momentum = 0.9});
-    }
+    updater_.emplace(model_.parameters(), update, optimizer_options(settings), settings.clip_grad,
+                     settings.ema ? std::optional(settings.ema_decay) : std::nullopt);
   }
 
   nn::Module& model() override { return model_; }
@@ -107,11 +97,7 @@ class AtomsWorkload : public nn::Workload {
         gathered.dtype());
   }
 
-  void update() override {
-    if (settings_.clip_grad > 0.0) optim::clip_grad_norm(model_.parameters(), settings_.clip_grad);
-    optimizer_->step();
-    if (average_) average_->update();
-  }
+  void update() override { updater_->step(); }
 
  private:
   /// Rows by structure and atom; edges by their receiver, at which they are in the same order on
@@ -147,8 +133,7 @@ class AtomsWorkload : public nn::Workload {
   nn::AtomLabels labels_;
   std::vector<std::int64_t> node_order_;  ///< the row of each place
   std::vector<std::int64_t> edge_order_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  std::optional<optim::Ema> average_;
+  std::optional<Updater> updater_;
 };
 
 }  // namespace

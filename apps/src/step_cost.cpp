@@ -100,12 +100,7 @@ MessageCost measure_network() {
 }
 
 struct StepCosts::Sample {
-  struct Op {
-    double calls = 0.0;
-    double work = 0.0;
-    double seconds = 0.0;
-  };
-  std::map<Key, Op> ops;
+  std::map<Key, Sum> ops;
   double bytes = 0.0;  ///< of all ops
   double rest = 0.0;
   double seconds = 0.0;
@@ -128,9 +123,9 @@ StepCosts::Sample StepCosts::sample(const nn::MakeWorkload& make) {
     steps.push_back(since(start));
     total += steps.back();
     profile.stop();
-    std::map<Key, Sample::Op> ops;
+    std::map<Key, Sum> ops;
     for (const OpCost& cost : summarize(profile).ops) {
-      Sample::Op& op = ops[{cost.op, cost.in_layer ? cost.where : ""}];
+      Sum& op = ops[{cost.op, cost.in_layer ? cost.where : ""}];
       op.calls += static_cast<double>(cost.calls);
       op.work += cost.flops > 0.0 ? cost.flops : cost.bytes;
       op.seconds += cost.seconds;
@@ -192,7 +187,7 @@ StepCosts StepCosts::measure(const Size& size, const MakeSized& make) {
     costs.measured_.emplace_back(ladder[place].size, s.seconds);
     for (const auto& [key, op] : s.ops) {
       costs.by_layer_[key].add(op.work, op.seconds);
-      Rate& rate = costs.by_op_[key.first];
+      Sum& rate = costs.by_op_[key.first];
       rate.work += op.work;
       rate.seconds += op.seconds;
       rate.calls += op.calls;
@@ -229,11 +224,6 @@ double StepCosts::Curve::at(double work) const {
 
 StepTime StepCosts::time_of(const nn::RankPlan& plan, const MessageCost& network) const {
   const auto work_of = [](const nn::StepEvent& e) { return e.flops > 0.0 ? e.flops : e.bytes; };
-  struct Sum {
-    double calls = 0.0;
-    double work = 0.0;
-    double seconds = 0.0;
-  };
   std::map<std::pair<std::string_view, std::uint32_t>, Sum> sums;
   double bytes = 0.0;
   for (const nn::StepEvent& e : plan.events) {
@@ -248,7 +238,7 @@ StepTime StepCosts::time_of(const nn::RankPlan& plan, const MessageCost& network
     if (const auto it = by_layer_.find(name); it != by_layer_.end()) {
       sum.seconds = it->second.at(sum.work);
     } else if (const auto op = by_op_.find(name.first); op != by_op_.end()) {
-      const Rate& r = op->second;
+      const Sum& r = op->second;
       sum.seconds = r.work > 0.0 ? r.seconds * sum.work / r.work : r.seconds * sum.calls / r.calls;
     }
   }

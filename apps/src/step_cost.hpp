@@ -64,17 +64,18 @@ class StepCosts {
     void add(double work, double seconds);
     double at(double work) const;
   };
-  struct Rate {
+  /// Of one op in a step, or in several.
+  struct Sum {
+    double calls = 0.0;
     double work = 0.0;
     double seconds = 0.0;
-    double calls = 0.0;
   };
   struct Sample;
   static Sample sample(const nn::MakeWorkload& make);
 
   std::map<std::pair<std::string, std::string>, Curve> by_layer_;  ///< by op and layer
-  std::map<std::string, Rate> by_op_;  ///< for what only a mesh calls in a layer
-  Curve rest_;                         ///< outside of ops, by the bytes that all ops move
+  std::map<std::string, Sum> by_op_;  ///< for what only a mesh calls in a layer
+  Curve rest_;                        ///< outside of ops, by the bytes that all ops move
   std::vector<std::pair<Size, double>> measured_;
 };
 

@@ -1,8 +1,5 @@
 #include "workload.hpp"
 
-#include <optional>
-#include <tessera/nn/optim.hpp>
-
 #include "model.hpp"
 #include "train.hpp"
 
@@ -20,19 +17,10 @@ class TaskWorkload : public nn::Workload {
         model_(settings, task_->transform(), mesh) {
     model_.spread(settings, mesh);
     task_->place(mesh, model_.total_stride());
-    const std::vector<nn::Parameter> parameters = model_.network().parameters();
-    if (update == Update::kAdamW) {
-      optimizer_ = std::make_unique<optim::AdamW>(
-          parameters,
-          optim::AdamWOptions{.lr = settings.lr, .weight_decay = settings.weight_decay});
-      if (settings.ema > 0.0)
-        average_.emplace(parameters, optim::EmaOptions{.decay = settings.ema});
-    } else {
-      optimizer_ = std::make_unique<optim::Sgd>(
-          parameters,
-          optim::SgdOptions{
-              .lr = settings.lr, .momentum = 0.9, .weight_decay = settings.weight_decay});
-    }
+    updater_.emplace(model_.network().parameters(), update,
+                     optim::AdamWOptions{.lr = settings.lr, .weight_decay = settings.weight_decay},
+                     settings.clip,
+                     settings.ema > 0.0 ? std::optional(settings.ema) : std::nullopt);
   }
 
   nn::Module& model() override { return model_.network(); }
@@ -43,21 +31,38 @@ class TaskWorkload : public nn::Workload {
     return loss_of(settings_, model_(batch.input), batch);
   }
 
-  void update() override {
-    if (settings_.clip > 0.0) optim::clip_grad_norm(model_.network().parameters(), settings_.clip);
-    optimizer_->step();
-    if (average_) average_->update();
-  }
+  void update() override { updater_->step(); }
 
  private:
   const RunSettings& settings_;
   std::unique_ptr<Task> task_;
   Model model_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  std::optional<optim::Ema> average_;
+  std::optional<Updater> updater_;
 };
 
 }  // namespace
+
+Updater::Updater(std::vector<nn::Parameter> parameters,
+                 Update update,
+                 const optim::AdamWOptions& adamw,
+                 double clip,
+                 std::optional<double> average_decay)
+    : parameters_(std::move(parameters)), clip_(clip) {
+  if (update == Update::kAdamW) {
+    optimizer_ = std::make_unique<optim::AdamW>(parameters_, adamw);
+    if (average_decay) average_.emplace(parameters_, optim::EmaOptions{.decay = *average_decay});
+  } else {
+    optimizer_ = std::make_unique<optim::Sgd>(
+        parameters_,
+        optim::SgdOptions{.lr = adamw.lr, .momentum = 0.9, .weight_decay = adamw.weight_decay});
+  }
+}
+
+void Updater::step() {
+  if (clip_ > 0.0) optim::clip_grad_norm(parameters_, clip_);
+  optimizer_->step();
+  if (average_) average_->update();
+}
 
 nn::MakeWorkload workload(const RunSettings& settings,
                           const std::vector<std::int64_t>& size,

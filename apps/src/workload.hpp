@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <tessera/nn/inspect/workload.hpp>
+#include <tessera/nn/optim.hpp>
 #include <vector>
 
 #include "run_settings.hpp"
@@ -14,6 +16,25 @@ enum class Update : std::uint8_t {
   /// Momentum 0.9. For comparisons: AdamW divides a gradient by its own size, so that rounding of
   /// one that should be zero becomes a step as long as any other.
   kSgd
+};
+
+/// Changes the parameters of a workload.
+class Updater {
+ public:
+  /// AdamW as given, with an average of the weights of this decay if any; or SGD with its rate and
+  /// weight decay.
+  Updater(std::vector<nn::Parameter> parameters,
+          Update update,
+          const optim::AdamWOptions& adamw,
+          double clip,
+          std::optional<double> average_decay);
+  void step();
+
+ private:
+  std::vector<nn::Parameter> parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<optim::Ema> average_;
+  double clip_;
 };
 
 /// A training as train() runs it on made-up data of `size`, one number per dimension of the domain,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/nn/inspect/plan.hpp>
+#include <tessera/nn/io/text_table.hpp>
 
 namespace tessera::nn {
 namespace {
@@ -41,26 +42,6 @@ std::string coordinates(const std::vector<MeshAxis>& axes, int rank) {
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
     text = fmt::format("{}={}{}{}", axis->name, rank % axis->size, text.empty() ? "" : ",", text);
     rank /= axis->size;
-  }
-  return text;
-}
-
-/// Columns as wide as their widest cell; the first `left` of them start at the left.
-std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t left) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()), 0);
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      line += c < left ? fmt::format("{:<{}}  ", row[c], widths[c])
-                       : fmt::format("{:>{}}  ", row[c], widths[c]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + '\n';
   }
   return text;
 }
@@ -163,7 +144,7 @@ std::string Plan::table() const {
                     bytes_text(l.forward.bytes), count_text(back.messages), bytes_text(back.bytes),
                     bytes_text(l.live_bytes), format_bytes(l.peak_bytes)});
   }
-  std::string text = aligned(rows, 4);
+  std::string text = io::text_table(rows, 4);
 
   std::vector<std::vector<std::string>> ranks_table = {
       {"rank", "at", "msgs", "sent", "at rest", "peak"}};
@@ -191,7 +172,7 @@ std::string Plan::table() const {
   const auto high = [](std::int64_t a, std::int64_t b) { return std::max(a, b); };
   extreme("least", low);
   extreme("most", high);
-  text += '\n' + aligned(ranks_table, 2);
+  text += '\n' + io::text_table(ranks_table, 2);
   if (static_cast<int>(plans.size()) == ranks) {
     const Traffic sum = total();
     text += fmt::format("all {} ranks: {} messages, {} ({} bytes) sent per step\n", ranks,
