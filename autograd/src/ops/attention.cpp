@@ -12,6 +12,7 @@
 #include "attention_heads.hpp"
 #include "attention_record.hpp"
 #include "attention_sharing.hpp"
+#include "broadcast.hpp"
 
 namespace tessera {
 

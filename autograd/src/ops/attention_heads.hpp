@@ -11,10 +11,6 @@ inline DType compute_type(DType dtype) {
   return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
 }
 
-inline Tensor input_or_none(const VjpContext& context, int i) {
-  return context.input_layout(i).defined() ? context.input(i) : Tensor();
-}
-
 /// Keys or values [leading..., rest..., H_kv, C] as a result of layout `result` [leading..., ...,
 /// H, C_v] reads them: `leading` dimensions split as the result's, heads too unless that would cut
 /// one that several query heads read, the rest whole.

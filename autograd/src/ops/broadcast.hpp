@@ -21,4 +21,8 @@ DType common_dtype(const char* op, const Problem& problem);
 /// is bf16; throws DTypeError.
 DType norm_dtype(const char* op, const Problem& problem);
 
+inline Tensor input_or_none(const VjpContext& context, int i) {
+  return context.input_layout(i).defined() ? context.input(i) : Tensor();
+}
+
 }  // namespace tessera

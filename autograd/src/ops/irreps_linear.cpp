@@ -118,7 +118,7 @@ void vjp(VjpContext& context) {
   std::array<Tensor, 3> slots;
   for (int i = 0; i < 3; ++i)
     slots[static_cast<std::size_t>(i)] = i == args.slot ? context.grad() : context.input(i);
-  const Tensor species = context.input_layout(3).defined() ? context.input(3) : Tensor();
+  const Tensor species = input_or_none(context, 3);
   for (int i = 0; i < 3; ++i) {
     if (i == args.slot || !context.needs(i)) continue;
     MixArgs other = args;

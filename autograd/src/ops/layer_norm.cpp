@@ -117,9 +117,7 @@ const OpDef layer_norm_op = {.name = "layer_norm",
                              .saved_inputs = 0b111};
 
 Tensor layer_norm_recompute(const VjpContext& context) {
-  const auto saved = [&](int i) {
-    return context.input_layout(i).defined() ? context.input(i) : Tensor();
-  };
+  const auto saved = [&](int i) { return input_or_none(context, i); };
   return call(layer_norm_op, {saved(0), saved(1), saved(2)}, context.as<LayerNormArgs>(),
               context.dynamic_as<LayerNormScalars>());
 }

@@ -8,6 +8,7 @@
 #include <tessera/kernels/elementwise.hpp>
 
 #include "attention_heads.hpp"
+#include "broadcast.hpp"
 #include "domain.hpp"
 #include "local_attention_pairs.hpp"
 

@@ -167,14 +167,10 @@ const OpDef apply_op = {.name = "group_norm_apply",
                         .signatures = apply_signatures,
                         .local = apply_local};
 
-Tensor saved_or_none(const VjpContext& context, int i) {
-  return context.input_layout(i).defined() ? context.input(i) : Tensor();
-}
-
 Tensor norm_recompute(const VjpContext& context) {
   return call(
       apply_op,
-      {context.input(0), context.output(1), saved_or_none(context, 1), saved_or_none(context, 2)},
+      {context.input(0), context.output(1), input_or_none(context, 1), input_or_none(context, 2)},
       context.as<NormArgs>(), context.dynamic_as<NormScalars>());
 }
 
@@ -249,8 +245,8 @@ void norm_vjp(VjpContext& context) {
   const auto& args = context.as<NormArgs>();
   const auto& scalars = context.dynamic_as<NormScalars>();
   const Tensor x = context.input(0);
-  const Tensor gamma = saved_or_none(context, 1);
-  const Tensor beta = saved_or_none(context, 2);
+  const Tensor gamma = input_or_none(context, 1);
+  const Tensor beta = input_or_none(context, 2);
   const Tensor moments = context.output(1);
   Tensor dy = context.take_grad(0);
   const Outputs sums = call(sums_op, {x, dy, moments, gamma, beta}, args, scalars);
