@@ -166,8 +166,7 @@ void vjp(VjpContext& context) {
   const auto& args = context.as<ConvolutionArgs>();
   std::array<Tensor, kSlots> total;
   std::array<Tensor, kFirstRow + 1> in;
-  for (int i = 0; i <= kFirstRow; ++i)
-    if (context.input_layout(i).defined()) in[static_cast<std::size_t>(i)] = context.input(i);
+  for (int i = 0; i <= kFirstRow; ++i) in[static_cast<std::size_t>(i)] = input_or_none(context, i);
   int output = 0;
   for (int slot = 0; slot < kSlots; ++slot) {
     if (!wants(args, slot)) continue;
@@ -219,27 +218,6 @@ const OpDef convolution_op = {.name = "equivariant_convolution",
 
 }  // namespace
 
-Tensor equivariant_convolution(const Tensor& u,
-                               const Tensor& y,
-                               const Tensor& h,
-                               const Tensor& w,
-                               const Tensor& senders,
-                               const Tensor& receivers,
-                               const ConvolutionPaths& paths,
-                               const Layout& nodes,
-                               const Tensor& first_row) {
-  const ConvolutionArgs args{1 << kG, paths.l_in, paths.l_edge, paths.l_out};
-  if (nodes.dims() < 1 || u.dims() != 3) {
-    throw ShapeError(
-        str("equivariant_convolution: features ", u.shape(),
-            " are not [R, (l_in + 1)^2, K], or the layout of the nodes has no dimension."));
-  }
-  const Shape shape{nodes.shape()[0], paths_of(args).rows, u.shape()[2]};
-  const Layout like = Layout::replicated(nodes.mesh(), shape).with_dim(0, shape[0], nodes.split(0));
-  return call(convolution_op, {Tensor(), u, y, h, w, senders, receivers, first_row}, args, NoArgs{},
-              like);
-}
-
 Tensor equivariant_convolution(const GhostRowsInFlight& u,
                                const Tensor& y,
                                const Tensor& h,
@@ -250,12 +228,21 @@ Tensor equivariant_convolution(const GhostRowsInFlight& u,
                                const Layout& nodes,
                                const Tensor& first_row) {
   const Tensor rows = u.early();
+  const ConvolutionArgs args{1 << kG, paths.l_in, paths.l_edge, paths.l_out};
+  if (nodes.dims() < 1 || rows.dims() != 3) {
+    throw ShapeError(
+        str("equivariant_convolution: features ", rows.shape(),
+            " are not [R, (l_in + 1)^2, K], or the layout of the nodes has no dimension."));
+  }
+  const Shape shape{nodes.shape()[0], paths_of(args).rows, rows.shape()[2]};
+  const Layout like = Layout::replicated(nodes.mesh(), shape).with_dim(0, shape[0], nodes.split(0));
   // Otherwise the rows would be moved first.
-  const bool in_place = rows.dims() > 0 && senders.dims() > 0 && nodes.dims() > 0 &&
+  const bool in_place = senders.dims() > 0 &&
                         senders.layout().axes_of(0) == rows.layout().axes_of(0) &&
                         nodes.axes_of(0) == rows.layout().axes_of(0);
   if (!in_place) u.arrive();
-  Tensor m = equivariant_convolution(rows, y, h, w, senders, receivers, paths, nodes, first_row);
+  Tensor m = call(convolution_op, {Tensor(), rows, y, h, w, senders, receivers, first_row}, args,
+                  NoArgs{}, like);
   u.arrive();  // nothing is left to wait for, unless no kernel has run
   return m;
 }

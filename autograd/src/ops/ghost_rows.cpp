@@ -17,6 +17,7 @@
 #include "broadcast.hpp"
 #include "ghosts_in_flight.hpp"
 #include "row_memory.hpp"
+#include "watched.hpp"
 
 namespace tessera {
 
@@ -106,7 +107,7 @@ void run_rows(RunContext& context) {
                                   {"ghost_rows", context.in[0].layout(), {}});
   request.keep(send).keep(context.out[0].buffer());
   kernels::copy(x, rows_of(y, 0, own));
-  if (args.in_flight == 0 || !ghost_overlap()) {
+  if (args.in_flight == 0 || calls_are_watched()) {
     request.wait();
   } else {
     put_in_flight({context.out[0].buffer(), own, {}, std::move(request)});
@@ -194,8 +195,6 @@ void signatures(const Problem& problem,
 }
 
 extern const OpDef sum_op;
-
-extern const OpDef wait_op;
 extern const OpDef start_op;
 
 const OpDef rows_op = {
@@ -282,7 +281,7 @@ const OpDef wait_op = identity("ghost_rows_wait", [](VjpContext& context) {
   if (lies_as(g, rows)) {
     const PlanArgs& args = context.as<PlanArgs>();
     g = call(start_op, {g, rows}, args);
-    if (ghost_overlap() && g.mesh().rank() >= 0) put_in_flight(start_sum(g, plan_of(args.id)));
+    if (!calls_are_watched() && g.mesh().rank() >= 0) put_in_flight(start_sum(g, plan_of(args.id)));
   }
   context.set(0, g);
 });
@@ -469,21 +468,19 @@ Tensor ghost_rows(const Tensor& x, const GhostRows& ghosts) {
 }
 
 GhostRowsInFlight start_ghost_rows(const Tensor& x, const GhostRows& ghosts) {
-  GhostRowsInFlight started;
+  if (ghosts.total() == 0) return x;
+  GhostRowsInFlight started =
+      Tensor(call(rows_op, {x, ghosts.rows()}, PlanArgs{ghosts.plan()->id, 1}));
   started.ghosts_ = ghosts;
-  started.in_flight_ = ghosts.total() > 0;
-  started.rows_ = started.in_flight_
-                      ? Tensor(call(rows_op, {x, ghosts.rows()}, PlanArgs{ghosts.plan()->id, 1}))
-                      : x;
   return started;
 }
 
 void GhostRowsInFlight::arrive() const {
-  if (in_flight_) tessera::arrive(rows_);
+  if (ghosts_.defined()) tessera::arrive(rows_);
 }
 
 Tensor GhostRowsInFlight::early() const {
-  return in_flight_
+  return ghosts_.defined()
              ? Tensor(call(wait_op, {rows_, ghosts_.rows()}, PlanArgs{ghosts_.plan()->id, 1}))
              : rows_;
 }

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "watched.hpp"
-
 namespace tessera {
 
 namespace {
-
-bool overlap = true;
 
 std::vector<GhostExchange>& flights() {
   static auto* const list = new std::vector<GhostExchange>;
@@ -53,8 +49,5 @@ void arrive(const void* data) {
   auto exchange = take([&](const GhostExchange& e) { return e.rows->data() == data; });
   if (exchange) exchange->request.wait();
 }
-
-void set_ghost_overlap(bool on) { overlap = on; }
-bool ghost_overlap() { return overlap && !calls_are_watched(); }
 
 }  // namespace tessera

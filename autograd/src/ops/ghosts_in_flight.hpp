@@ -28,8 +28,4 @@ std::int64_t rows_ahead_of_ghosts(const void* data);
 /// Waits for them.
 void arrive(const void* data);
 
-/// Whether ghosts are awaited as late as possible (the default), or where their exchange starts.
-void set_ghost_overlap(bool on);
-bool ghost_overlap();
-
 }  // namespace tessera

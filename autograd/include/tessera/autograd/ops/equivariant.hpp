@@ -45,19 +45,10 @@ struct ConvolutionPaths {
 /// Edges of a rank may only name rows and nodes of that rank; anything else, or receivers out of
 /// order, throws there. With `first_row` [E] edge e has R = sum over t of h[e, t] w[first_row_e +
 /// t] instead: w is then a table [S, P K] (splines: h holds the H values of the basis).
-Tensor equivariant_convolution(const Tensor& u,
-                               const Tensor& y,
-                               const Tensor& h,
-                               const Tensor& w,
-                               const Tensor& senders,
-                               const Tensor& receivers,
-                               const ConvolutionPaths& paths,
-                               const Layout& nodes,
-                               const Tensor& first_row = {});
-
-/// The same while ghosts are on their way: edges of receivers that need none of them come first.
-/// (Channels that are multiples of a vector register; otherwise the ghosts are awaited first.) The
-/// same result to the bit.
+///
+/// While ghosts of u are on their way, edges of receivers that need none of them come first, with
+/// the same result to the bit. (Channels that are multiples of a vector register; otherwise the
+/// ghosts are awaited first.)
 Tensor equivariant_convolution(const GhostRowsInFlight& u,
                                const Tensor& y,
                                const Tensor& h,

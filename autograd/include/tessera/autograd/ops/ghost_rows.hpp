@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <tessera/core/tensor.hpp>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -56,6 +57,9 @@ Tensor ghost_rows(const Tensor& x, const GhostRows& ghosts);
 /// what stands between. The same for derivatives of any order, to the same bits.
 class GhostRowsInFlight {
  public:
+  GhostRowsInFlight() = default;
+  /// Rows that are there already.
+  GhostRowsInFlight(Tensor rows) : rows_(std::move(rows)) {}
   /// y [R, ...].
   Tensor wait() const;
   /// y without waiting: its ghosts may be read only after arrive(). For ops that begin with what
@@ -67,8 +71,7 @@ class GhostRowsInFlight {
  private:
   friend GhostRowsInFlight start_ghost_rows(const Tensor& x, const GhostRows& ghosts);
   Tensor rows_;
-  GhostRows ghosts_;
-  bool in_flight_ = false;
+  GhostRows ghosts_;  // undefined: all rows are there
 };
 /// Starts ghost_rows(). Every rank must then wait for it.
 GhostRowsInFlight start_ghost_rows(const Tensor& x, const GhostRows& ghosts);
