@@ -100,12 +100,16 @@ class NodeContext final : public VjpContext {
   void drop_grads() { grads_.clear(); }
 
  private:
-  /// What a node of redistribute_again() moves; undefined where it is gone or has changed.
-  static Tensor gathered_from(const Ref<Node>& node) {
-    const Node::Input& in = node->inputs[0];
+  /// Whether what a node of redistribute_again() moves is there as it was.
+  static bool has_source(const Node& node) {
+    const Node::Input& in = node.inputs[0];
     const SavedTensor& saved = in.recomputed ? in.producer->inputs[0].saved : in.saved;
-    if (!saved.tensor.defined() || saved.version != saved.tensor.version()) return {};
-    return (in.recomputed ? recomputed(in) : saved.tensor).detach();
+    return saved.tensor.defined() && saved.version == saved.tensor.version();
+  }
+  /// That; undefined where it is gone or has changed.
+  static Tensor gathered_from(const Ref<Node>& node) {
+    if (!has_source(*node)) return {};
+    return NodeContext(node, {}, nullptr).input(0).detach();
   }
 
   /// An input that its producer computes again, with its place on the tape.
@@ -114,7 +118,7 @@ class NodeContext final : public VjpContext {
     const NodeContext context(in.producer, {}, nullptr);
     Tensor y;
     if (in.producer->op == &redistribute_again_op) {
-      context.input(0);  // throws where it is gone
+      if (!has_source(*in.producer)) context.input(0);  // throws
       y = gather_again(*in.producer, gathered_from);
     } else {
       y = redistribute(in.producer->op->recompute(context), in.layout);

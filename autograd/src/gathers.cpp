@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <tessera/parallel/redistribute.hpp>
+#include <utility>
 
 namespace tessera {
 
@@ -34,22 +35,20 @@ void count_gather_reader(const Node& node) {
 
 Tensor gather_again(Node& node, Tensor (*input)(const Ref<Node>&)) {
   const auto at = gathers().find(node.number);
-  const Tensor x = input(Ref<Node>(&node));
-  Tensor y;
-  std::optional<parallel::Redistribution> flight = std::move(at->second.flight);
-  at->second.flight.reset();
-  // `input` has seen that nothing changed since the node was recorded, then as now.
-  y = flight ? flight->wait() : parallel::redistribute(x, target_of(node), "parameter");
+  std::optional<parallel::Redistribution> flight = std::exchange(at->second.flight, std::nullopt);
+  // What is on its way is what would be moved now: nothing has changed since it was recorded.
+  const Tensor y =
+      flight ? flight->wait()
+             : parallel::redistribute(input(Ref<Node>(&node)), target_of(node), "parameter");
 
   auto older = at;
   while (older != gathers().begin()) {
-    --older;
-    Gather& next = older->second;
+    Gather& next = (--older)->second;
     if (next.readers == 0) continue;
     if (next.flight) break;
     const Tensor from = input(Ref<Node>(next.node));
-    if (!from.defined()) break;
-    next.flight.emplace(parallel::start_redistribute(from, target_of(*next.node), "parameter"));
+    if (from.defined())
+      next.flight.emplace(parallel::start_redistribute(from, target_of(*next.node), "parameter"));
     break;
   }
   return y;

@@ -14,8 +14,8 @@ void add_gather(Node& node);
 void forget_gather(const Node& node);
 void count_gather_reader(const Node& node);
 
-/// The value of such a node once more; starts to move that of the next older one which has readers.
-/// `input` gives what a node is made of, undefined where that is gone.
+/// The value of such a node, whose input is there, once more; starts to move that of the next older
+/// one which has readers. `input` gives what a node is made of, undefined where that is gone.
 Tensor gather_again(Node& node, Tensor (*input)(const Ref<Node>&));
 
 }  // namespace tessera
