@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <tessera/autograd/ops/elementwise.hpp>
-#include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <vector>
@@ -41,10 +39,11 @@ struct Bucket {
 
 struct InFlight {
   Bucket bucket;
-  Tensor flat;  // all of it, summed in place; or what is scattered
+  Tensor flat;  // all of it, summed in place; or what is scattered, until it has been
   Tensor out;   // this rank's part of what is scattered
   parallel::Request request;
-  bool scattering = false;  // `flat` is in use
+
+  bool scattering() const { return flat.defined() && out.defined(); }
 };
 
 /// The gradients of all leaves on their way. Buckets fill in the order in which backward completes
@@ -73,12 +72,10 @@ Tensor in_place(const Bucket& bucket, const Layout& flat) {
   return Tensor::alias(pending, flat, View::dense(all.data, all.dtype, flat.local_shape()));
 }
 
-/// `box` within the memory of a part that begins at `held.lo`.
-View cut(const View& part, const Box& held, const Box& box) {
-  Box local = box;
-  for (int d = 0; d < box.dims(); ++d)
-    local.set(d, {box.lo[d] - held.lo[d], box.hi[d] - held.lo[d]});
-  return part.slice(local);
+/// Copies `part` densely to `to`, and moves that behind it.
+void append(const View& part, std::byte*& to) {
+  if (part.size() > 0) kernels::copy(part, View::dense(to, part.dtype, part.shape));
+  to += part.size() * static_cast<std::int64_t>(size_of(part.dtype));
 }
 
 /// The sum of this rank's part has arrived where it was scattered; starts the sum over the axes
@@ -86,7 +83,6 @@ View cut(const View& part, const Box& held, const Box& box) {
 void end_scatter(InFlight& flight) {
   flight.request.wait();
   flight.flat = Tensor();
-  flight.scattering = false;
   const AxisMask rest = flight.bucket.axes & ~flight.bucket.scatter;
   if (rest == 0) return;
   const View all = flight.out.mutable_local();
@@ -98,10 +94,10 @@ void end_scatter(InFlight& flight) {
 /// Waits until `bytes` more may be on their way.
 void make_room(std::int64_t bytes) {
   std::int64_t under_way = 0;
-  for (const InFlight& f : reducer().in_flight) under_way += f.scattering ? f.bucket.bytes() : 0;
+  for (const InFlight& f : reducer().in_flight) under_way += f.scattering() ? f.bucket.bytes() : 0;
   for (InFlight& f : reducer().in_flight) {
     if (under_way == 0 || under_way + bytes <= kScatterBytes) return;
-    if (!f.scattering) continue;
+    if (!f.scattering()) continue;
     under_way -= f.bucket.bytes();
     end_scatter(f);
   }
@@ -121,8 +117,8 @@ void launch_scatter(Bucket bucket) {
   for (std::size_t m = 0; m < members.size(); ++m) {
     for (const Ref<Node>& leaf : bucket.leaves) {
       const Tensor& pending = leaf->pending;
-      const View part = cut(pending.local(), pending.layout().local_box(),
-                            leaf->outputs[0].layout.owned(members[m]));
+      const Piece held{pending.local(), pending.layout().local_box(), pending.shape()};
+      const View part = held.slice(leaf->outputs[0].layout.owned(members[m])).view;
       counts[m] += part.size();
       if (part.size() > 0) {
         in_a_row = in_a_row && part.is_dense() && (next == nullptr || part.data == next);
@@ -133,18 +129,13 @@ void launch_scatter(Bucket bucket) {
   }
   const Layout whole = Layout::replicated(mesh, {bucket.elements});
   InFlight flight;
-  flight.scattering = true;
   if (in_a_row) {
     flight.flat = bucket.leaves[0]->pending;
   } else {
     const AllocationScope scope("gradient bucket");
     flight.flat = Tensor::empty(whole, bucket.dtype);
-    std::int64_t offset = 0;
-    for (const View& part : parts) {
-      std::byte* const to = flight.flat.mutable_local().as<std::byte>() + offset;
-      if (part.size() > 0) kernels::copy(part, View::dense(to, part.dtype, part.shape));
-      offset += part.size() * static_cast<std::int64_t>(size_of(part.dtype));
-    }
+    auto* to = flight.flat.mutable_local().as<std::byte>();
+    for (const View& part : parts) append(part, to);
   }
   Bounds bounds = {0};
   DimSplit split;
@@ -179,19 +170,9 @@ void launch(Bucket bucket) {
     flight.flat = Tensor::empty(flat, bucket.dtype);
   }
   const View all = flight.flat.mutable_local();
-  std::int64_t offset = 0;
+  auto* to = all.as<std::byte>();
   for (const Ref<Node>& leaf : bucket.leaves) {
-    if (copies) {
-      const View part = leaf->pending.local();
-      const Tensor dense =
-          part.is_dense() ? leaf->pending : Tensor::from_local(part, leaf->pending.layout());
-      const std::int64_t bytes = dense.local_bytes();
-      if (!dry_run()) {
-        std::memcpy(all.as<std::byte>() + offset, dense.local().data,
-                    static_cast<std::size_t>(bytes));
-      }
-      offset += bytes;
-    }
+    if (copies) append(leaf->pending.local(), to);
     leaf->pending = Tensor();
   }
   const parallel::Group group = parallel::Group::of(bucket.mesh, bucket.axes);
@@ -305,7 +286,7 @@ void finish_gradients() {
   start_reductions();
   const NoGrad guard;
   for (InFlight& flight : reducer().in_flight)
-    if (flight.scattering) end_scatter(flight);
+    if (flight.scattering()) end_scatter(flight);
   while (!reducer().in_flight.empty()) {
     InFlight flight = std::move(reducer().in_flight.front());
     reducer().in_flight.pop_front();
