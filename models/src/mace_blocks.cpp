@@ -33,6 +33,17 @@ nn::Parameter normal(const Shape& shape, const Mesh& mesh, DType dtype, double d
   return {shape, nn::init::normal(0.0, deviation), mesh, dtype};
 }
 
+// The constant of each silu goes into the next weights: values of edges are kept for backward.
+Tensor radial_layers(const std::vector<nn::Parameter>& weights, Tensor y, bool fp64) {
+  double scale = 1.0;
+  for (const nn::Parameter& w : weights) {
+    const Tensor read = fp64 ? cast(w(), DType::kFloat64) : w();
+    y = silu(tessera::linear(y, read * (scale / root(w.shape()[1]))));
+    scale = kSiluScale;
+  }
+  return y;
+}
+
 }  // namespace
 
 MaceEmbedding::MaceEmbedding(const MaceOptions& o, const Mesh& mesh, DType dtype)
@@ -55,26 +66,9 @@ MaceRadial::MaceRadial(const MaceOptions& o, const Mesh& mesh, DType dtype) {
   }
 }
 
-// The constant of each silu goes into the next weights: values of edges are kept for backward.
-Tensor MaceRadial::forward(const Tensor& x) const {
-  Tensor y = x;
-  double scale = 1.0;
-  for (const nn::Parameter& w : weights) {
-    y = silu(tessera::linear(y, w() * (scale / root(w.shape()[1]))));
-    scale = kSiluScale;
-  }
-  return y;
-}
+Tensor MaceRadial::forward(const Tensor& x) const { return radial_layers(weights, x, false); }
 
-Tensor MaceRadial::forward_fp64(const Tensor& x) const {
-  Tensor y = x;
-  double scale = 1.0;
-  for (const nn::Parameter& w : weights) {
-    y = silu(tessera::linear(y, cast(w(), DType::kFloat64) * (scale / root(w.shape()[1]))));
-    scale = kSiluScale;
-  }
-  return y;
-}
+Tensor MaceRadial::forward_fp64(const Tensor& x) const { return radial_layers(weights, x, true); }
 
 double MaceRadial::scale() const { return weights.empty() ? 1.0 : kSiluScale; }
 
@@ -166,8 +160,7 @@ std::string MaceInteraction::describe() const {
                      linear.shape()[1]);
 }
 
-template <class Rows>
-Tensor MaceInteraction::messages(const Rows& rows,
+Tensor MaceInteraction::messages(const GhostRowsInFlight& rows,
                                  const MaceEdges& edges,
                                  const nn::Graph& graph) const {
   const std::int64_t hidden = path_weights.shape()[0];

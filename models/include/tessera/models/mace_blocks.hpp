@@ -120,9 +120,9 @@ class MaceInteraction : public nn::Module {
   nn::Parameter density;       ///< [1, radial_basis], absent without density
 
  private:
-  /// `rows`: a Tensor, or one that is on its way.
-  template <class Rows>
-  Tensor messages(const Rows& rows, const MaceEdges& edges, const nn::Graph& graph) const;
+  Tensor messages(const GhostRowsInFlight& rows,
+                  const MaceEdges& edges,
+                  const nn::Graph& graph) const;
   /// Radial functions on the knots [2 (intervals + 1), paths K]: values, and slopes per interval.
   Tensor radial_table() const;
 
