@@ -2,6 +2,7 @@
 #include <tessera/nn/io/suggest.hpp>
 
 #include "collect.hpp"
+#include "density.hpp"
 #include "dynamics_state.hpp"
 
 namespace tessera::atomistic {
@@ -10,7 +11,6 @@ namespace {
 
 constexpr std::array<Ensemble, 4> kEnsembles = {Ensemble::kNve, Ensemble::kLangevin,
                                                 Ensemble::kNoseHoover, Ensemble::kNpt};
-constexpr double kDensity = 1.66053906660;  // g/cm^3 of 1 u/A^3
 
 }  // namespace
 
@@ -117,7 +117,7 @@ Thermo Dynamics::thermo() const {
   if (t.volume > 0.0) {
     const double trace = s.virial(0, 0) + s.virial(1, 1) + s.virial(2, 2);
     t.pressure = (s.sum(twice) + trace) / (3.0 * t.volume) * kGigaPascal;
-    t.density = kDensity * s.total_mass / t.volume;
+    t.density = density_of(s.total_mass, t.volume);
   }
   const double chain = s.atoms_chain.energy(s.freedom(), s.kt(), s.options.thermostat_time);
   if (s.options.ensemble == Ensemble::kLangevin) t.conserved -= s.heat;

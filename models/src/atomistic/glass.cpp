@@ -5,14 +5,14 @@
 #include <tessera/models/atomistic/silica.hpp>
 
 #include "collect.hpp"
+#include "density.hpp"
 #include "dynamics_state.hpp"
 
 namespace tessera::atomistic {
 
 namespace {
 
-constexpr double kDensity = 1.66053906660;  // g/cm^3 of 1 u/A^3
-constexpr std::int64_t kRampSteps = 20;     // between changes of the temperature
+constexpr std::int64_t kRampSteps = 20;  // between changes of the temperature
 constexpr std::uint64_t kRattleStream = ~std::uint64_t{1};
 constexpr std::uint64_t kStrainStream = ~std::uint64_t{2};
 
@@ -21,9 +21,7 @@ std::int64_t steps_in(double time, double dt) {
 }
 
 void stretch_to(nn::Structure& s, double density) {
-  double mass = 0.0;
-  for (const std::int32_t z : s.species) mass += nn::element_mass(z);
-  const double by = std::cbrt(kDensity * mass / s.cell.volume() / density);
+  const double by = std::cbrt(density_of(s) / density);
   for (double& x : s.positions) x *= by;
   for (nn::Vec3& v : s.cell.vectors)
     for (double& x : v) x *= by;

@@ -7,11 +7,12 @@
 #include <tessera/core/error.hpp>
 #include <tessera/models/atomistic/silica_order.hpp>
 
+#include "density.hpp"
+
 namespace tessera::atomistic {
 
 namespace {
 
-constexpr double kDensity = 1.66053906660;  // g/cm^3 of 1 u/A^3
 constexpr std::int32_t kOxygen = 8;
 constexpr std::int32_t kSilicon = 14;
 
@@ -131,9 +132,7 @@ SilicaOrder silica_order(const std::vector<nn::Structure>& frames, double bond) 
   for (const nn::Structure& s : frames) {
     if (count_of(s, kOxygen) == 0.0 || count_of(s, kSilicon) == 0.0)
       throw UsageError("silica: a frame lacks Si or O. Give silica.");
-    double mass = 0.0;
-    for (const std::int32_t z : s.species) mass += nn::element_mass(z);
-    order.density += kDensity * mass / s.cell.volume() / static_cast<double>(frames.size());
+    order.density += density_of(s) / static_cast<double>(frames.size());
     std::vector<std::vector<nn::Vec3>> bonds(s.species.size());
     for_each_pair(s, bond, [&](std::size_t i, std::size_t j, const nn::Vec3& v) {
       if (s.species[i] != s.species[j]) bonds[i].push_back(v);
