@@ -1,6 +1,6 @@
 // ranks: 1 2 3 4 8
 // Mace over split atoms against one rank: energies, forces, stress, weight gradients of a loss of
-// all three, the losses of a training; what the exchanges send.
+// all three, the losses of a training.
 #include <tessera/nn/optim.hpp>
 
 #include "mace_support.hpp"

@@ -111,37 +111,31 @@ void check_spreads(const Options& options, const Shape& shape) {
 }  // namespace
 
 TEST_CASE("unet") {
-  models::UNetOptions o;
-  o.dims = 2;
-  o.base = 4;
-  o.multipliers = {1, 2};
-  o.norm_groups = 2;
-  o.dropout = 0.2;
+  const models::UNetOptions o{
+      .dims = 2, .base = 4, .multipliers = {1, 2}, .norm_groups = 2, .dropout = 0.2};
   check_spreads<models::UNet>(o, {2, 13, 10, 1});
 }
 
 TEST_CASE("vit") {
-  models::ViTOptions o;
-  o.patch = {2};
-  o.channels = 12;
-  o.depth = 2;
-  o.heads = 3;
-  o.mlp_ratio = 2;
-  o.qk_norm = true;
-  o.dropout = 0.2;
-  o.attention_dropout = 0.1;
+  const models::ViTOptions o{.patch = {2},
+                             .channels = 12,
+                             .depth = 2,
+                             .heads = 3,
+                             .mlp_ratio = 2,
+                             .qk_norm = true,
+                             .dropout = 0.2,
+                             .attention_dropout = 0.1};
   check_spreads<models::ViT>(o, {2, 14, 10, 1});
 }
 
 TEST_CASE("vit, gated, classes of keys shared by heads") {
-  models::ViTOptions o;
-  o.patch = {2};
-  o.channels = 16;
-  o.depth = 1;
-  o.heads = 4;
-  o.key_heads = 2;
-  o.mlp_ratio = 1;
-  o.gated_mlp = true;
+  const models::ViTOptions o{.patch = {2},
+                             .channels = 16,
+                             .depth = 1,
+                             .heads = 4,
+                             .key_heads = 2,
+                             .mlp_ratio = 1,
+                             .gated_mlp = true};
   check_spreads<models::ViT>(o, {2, 12, 8, 1});
 }
 

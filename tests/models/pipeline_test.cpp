@@ -156,32 +156,28 @@ void check_all(const Options& options, const Case& c) {
 }
 
 ViTOptions vit_options() {
-  ViTOptions o;
-  o.dims = 2;
-  o.in_channels = 2;
-  o.patch = {3};
-  o.channels = 8;
-  o.depth = 6;
-  o.heads = 2;
-  o.mlp_ratio = 2;
-  o.dropout = 0.2;
-  o.attention_dropout = 0.1;
-  o.seed = 3;
-  return o;
+  return {.dims = 2,
+          .in_channels = 2,
+          .patch = {3},
+          .channels = 8,
+          .depth = 6,
+          .heads = 2,
+          .mlp_ratio = 2,
+          .dropout = 0.2,
+          .attention_dropout = 0.1,
+          .seed = 3};
 }
 
 UNetOptions unet_options() {
-  UNetOptions o;
-  o.dims = 2;
-  o.in_channels = 1;
-  o.base = 4;
-  o.multipliers = {1, 2, 3};
-  o.blocks = 2;
-  o.norm_groups = 2;
-  o.dropout = 0.1;
-  o.input_skip = models::InputSkip::kLinear;
-  o.zero_head = true;
-  return o;
+  return {.dims = 2,
+          .in_channels = 1,
+          .base = 4,
+          .multipliers = {1, 2, 3},
+          .blocks = 2,
+          .norm_groups = 2,
+          .dropout = 0.1,
+          .input_skip = models::InputSkip::kLinear,
+          .zero_head = true};
 }
 
 }  // namespace
