@@ -42,10 +42,6 @@ class RecordedCalls : public io::SystemCalls {
   }
   int calls() const { return calls_; }
   bool dead() const { return dead_; }
-  void repair() {
-    const std::lock_guard lock(mutex_);
-    plan_ = {};
-  }
 
   /// Makes `to` what a power cut would leave: all that was brought to disk, and each of the other
   /// changes with this probability (of a write perhaps only the beginning).

@@ -9,9 +9,6 @@
 namespace tessera::io {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt32,
-                            DType::kInt64,   DType::kUInt8,   DType::kBool};
-
 // Takes the header token by token and accepts nothing but the format's own structure, so that
 // neither deep nesting nor long lists cost memory.
 class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
@@ -65,14 +62,13 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     if (where_ == Where::kTensor && key_.is("dtype")) {
       key_.take();
-      for (const DType type : kTypes) {
-        if (text == safetensors_name(type)) {
-          entry_.dtype = type;
-          return true;
-        }
+      const std::optional<DType> type = dtype_of_safetensors(text);
+      if (!type) {
+        return reject(
+            str("tensor \"", entry_.name, "\" has the unsupported element type \"", text, "\""));
       }
-      return reject(
-          str("tensor \"", entry_.name, "\" has the unsupported element type \"", text, "\""));
+      entry_.dtype = *type;
+      return true;
     }
     return reject("a text where none belongs");
   }
@@ -210,6 +206,30 @@ std::int64_t tensor_bytes(const Shape& shape, DType dtype) {
   return empty ? 0 : bound;
 }
 
+std::optional<DType> dtype_of_safetensors(std::string_view name) {
+  for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt32,
+                           DType::kInt64, DType::kUInt8, DType::kBool})
+    if (name == safetensors_name(type)) return type;
+  return std::nullopt;
+}
+
+std::vector<SafetensorsReader::Entry> lay_out(std::vector<TensorSpec> tensors) {
+  std::vector<SafetensorsReader::Entry> entries;
+  std::int64_t offset = 0;
+  for (TensorSpec& spec : tensors) {
+    const std::int64_t bytes = tensor_bytes(spec.shape, spec.dtype);
+    if (bytes < 0)
+      throw UsageError(
+          str("safetensors: tensor \"", spec.name, "\" of shape ", spec.shape, " is too large."));
+    SafetensorsReader::Entry entry;
+    static_cast<TensorSpec&>(entry) = std::move(spec);
+    entry.offset = offset;
+    offset += bytes;
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
 SafetensorsHeader parse_safetensors_header(const std::string& path,
                                            std::string_view json,
                                            std::int64_t data_bytes) {
@@ -255,13 +275,17 @@ std::string format_safetensors_header(const std::vector<SafetensorsReader::Entry
                                       const Metadata& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
+  // Names differ; to set them by name would look each up in a list.
+  auto& fields = header.get_ref<nlohmann::ordered_json::object_t&>();
   for (const auto& entry : entries) {
     nlohmann::ordered_json shape = nlohmann::ordered_json::array();
     for (const std::int64_t n : entry.shape) shape.push_back(n);
-    header[entry.name] = {
-        {"dtype", safetensors_name(entry.dtype)},
-        {"shape", shape},
-        {"data_offsets", {entry.offset, entry.offset + tensor_bytes(entry.shape, entry.dtype)}}};
+    fields.emplace_back(
+        entry.name, nlohmann::ordered_json{
+                        {"dtype", safetensors_name(entry.dtype)},
+                        {"shape", shape},
+                        {"data_offsets",
+                         {entry.offset, entry.offset + tensor_bytes(entry.shape, entry.dtype)}}});
   }
   std::string text;
   try {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tessera/nn/io/safetensors.hpp>
@@ -23,6 +24,16 @@ SafetensorsHeader parse_safetensors_header(const std::string& path,
 /// bytes.
 std::string format_safetensors_header(const std::vector<SafetensorsReader::Entry>& entries,
                                       const Metadata& metadata);
+
+/// Entries for these tensors, one after the other; offsets counted from the end of the header.
+/// Throws UsageError for a tensor that is too large.
+std::vector<SafetensorsReader::Entry> lay_out(std::vector<TensorSpec> tensors);
+
+/// The element type that safetensors_name() calls so; empty: none.
+std::optional<DType> dtype_of_safetensors(std::string_view name);
+
+/// Whether mesh rank `rank` is the first of those that hold its part.
+bool is_first_replica(const Layout& layout, int rank);
 
 /// Bytes of a tensor; -1 when the number does not fit into 63 bits.
 std::int64_t tensor_bytes(const Shape& shape, DType dtype);

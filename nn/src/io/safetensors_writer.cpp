@@ -20,22 +20,10 @@ std::vector<SafetensorsReader::Entry> place(std::vector<TensorSpec> tensors) {
     return std::pair(size_of(b.dtype), std::string_view(a.name)) <
            std::pair(size_of(a.dtype), std::string_view(b.name));
   });
-  std::vector<SafetensorsReader::Entry> entries;
-  std::int64_t offset = 0;
-  for (TensorSpec& spec : tensors) {
-    const std::int64_t bytes = tensor_bytes(spec.shape, spec.dtype);
-    if (bytes < 0)
-      throw UsageError(
-          str("safetensors: tensor \"", spec.name, "\" of shape ", spec.shape, " is too large."));
+  for (const TensorSpec& spec : tensors)
     if (spec.name == "__metadata__")
       throw UsageError("safetensors: the name __metadata__ is reserved. Use another.");
-    SafetensorsReader::Entry entry;
-    static_cast<TensorSpec&>(entry) = std::move(spec);
-    entry.offset = offset;
-    offset += bytes;
-    entries.push_back(std::move(entry));
-  }
-  return entries;
+  return lay_out(std::move(tensors));
 }
 
 }  // namespace
@@ -169,9 +157,12 @@ void SafetensorsWriter::commit() {
 }
 
 bool is_first_replica(const Layout& layout) {
+  const int rank = layout.mesh().rank();
+  return rank >= 0 && is_first_replica(layout, rank);
+}
+
+bool is_first_replica(const Layout& layout, int rank) {
   const Mesh& mesh = layout.mesh();
-  const int rank = mesh.rank();
-  if (rank < 0) return false;
   const AxisMask split = layout.split_axes();
   for (int axis = 0; axis < mesh.axis_count(); ++axis)
     if (!(split >> axis & 1u) && mesh.coordinate(rank, axis) != 0) return false;

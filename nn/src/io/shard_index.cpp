@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "io/safetensors_header.hpp"
@@ -47,10 +46,8 @@ Dims dims_of(const Json& from) {
   return dims;
 }
 
-DType dtype_of_name(const std::string& name) {
-  for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt32,
-                           DType::kInt64, DType::kUInt8, DType::kBool})
-    if (name == safetensors_name(type)) return type;
+DType dtype_of(const std::string& name) {
+  if (const auto type = dtype_of_safetensors(name)) return *type;
   throw DataError(str("the element type ", name, " is unknown"));
 }
 
@@ -70,7 +67,7 @@ ShardIndex index_of(const Json& all) {
   for (const Json& t : all.at("tensors")) {
     ShardedTensor tensor;
     tensor.name = t.at("name").get<std::string>();
-    tensor.dtype = dtype_of_name(t.at("dtype").get<std::string>());
+    tensor.dtype = dtype_of(t.at("dtype").get<std::string>());
     tensor.shape = dims_of(t.at("shape"));
     for (const Json& p : t.at("parts")) {
       ShardPart part = {.rank = p.at("rank").get<int>(),
@@ -88,6 +85,17 @@ ShardIndex index_of(const Json& all) {
 }
 
 }  // namespace
+
+Checksum::Checksum() : state_(XXH3_createState(), XXH3_freeState) {
+  if (state_ == nullptr || XXH3_64bits_reset(state_.get()) != XXH_OK)
+    throw OutOfMemory("checkpoint: no memory for a checksum. Free some.");
+}
+
+void Checksum::add(const void* data, std::int64_t bytes) {
+  XXH3_64bits_update(state_.get(), data, static_cast<std::size_t>(bytes));
+}
+
+std::uint64_t Checksum::value() const { return XXH3_64bits_digest(state_.get()); }
 
 std::string shard_file_name(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <xxhash.h>
+
+#include <memory>
 #include <string>
 #include <tessera/nn/io/shards.hpp>
 #include <vector>
@@ -7,6 +10,18 @@
 namespace tessera::io {
 
 inline constexpr const char* kIndexFile = "index.json";
+
+/// XXH3 of bytes that come one block after the other.
+class Checksum {
+ public:
+  /// Throws OutOfMemory.
+  Checksum();
+  void add(const void* data, std::int64_t bytes);
+  std::uint64_t value() const;
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
 
 /// A file of a sharded directory.
 struct ShardFile {

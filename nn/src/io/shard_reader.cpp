@@ -1,8 +1,5 @@
-#include <xxhash.h>
-
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <tessera/nn/io/shards.hpp>
 #include <tessera/nn/io/suggest.hpp>
 #include <unordered_map>
@@ -34,17 +31,14 @@ void verify_file(const std::string& path, const ShardFile& expected) {
   const std::int64_t size = file.size();
   if (size != expected.bytes)
     damaged(path, str("has ", size, " bytes, of ", expected.bytes, " that were written"));
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
-                                                                      XXH3_freeState);
-  if (hash == nullptr || XXH3_64bits_reset(hash.get()) != XXH_OK)
-    throw OutOfMemory("checkpoint: no memory for a checksum. Free some.");
+  Checksum checksum;
   std::vector<std::byte> block(static_cast<std::size_t>(std::min(size, kBlock)));
   for (std::int64_t at = 0; at < size; at += kBlock) {
     const std::int64_t bytes = std::min(kBlock, size - at);
     file.read(block.data(), bytes, at);
-    XXH3_64bits_update(hash.get(), block.data(), static_cast<std::size_t>(bytes));
+    checksum.add(block.data(), bytes);
   }
-  if (XXH3_64bits_digest(hash.get()) != expected.checksum)
+  if (checksum.value() != expected.checksum)
     damaged(path, "holds other bytes than were written; its checksum does not fit");
 }
 

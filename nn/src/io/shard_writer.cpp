@@ -1,9 +1,6 @@
-#include <xxhash.h>
-
 #include <algorithm>
 #include <exception>
 #include <map>
-#include <memory>
 #include <set>
 #include <tessera/nn/io/shards.hpp>
 #include <utility>
@@ -24,9 +21,7 @@ struct Cancelled {};
 class Stream {
  public:
   Stream(const File& file, const std::function<bool()>& cancelled)
-      : file_(file), cancelled_(cancelled), hash_(XXH3_createState(), XXH3_freeState) {
-    if (hash_ == nullptr || XXH3_64bits_reset(hash_.get()) != XXH_OK)
-      throw OutOfMemory("checkpoint: no memory for a checksum. Free some.");
+      : file_(file), cancelled_(cancelled) {
     block_.reserve(static_cast<std::size_t>(kBlock));
   }
   void append(const void* data, std::int64_t bytes) {
@@ -49,19 +44,20 @@ class Stream {
     put(block_.data(), std::ssize(block_));
     block_.clear();
   }
-  std::uint64_t checksum() const { return XXH3_64bits_digest(hash_.get()); }
+  std::int64_t bytes() const { return at_; }
+  std::uint64_t checksum() const { return checksum_.value(); }
 
  private:
   void put(const std::byte* data, std::int64_t bytes) {
     if (cancelled_ && cancelled_()) throw Cancelled();
-    XXH3_64bits_update(hash_.get(), data, static_cast<std::size_t>(bytes));
+    checksum_.add(data, bytes);
     file_.write(data, bytes, at_);
     at_ += bytes;
   }
 
   const File& file_;
   const std::function<bool()>& cancelled_;
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_;
+  Checksum checksum_;
   std::vector<std::byte> block_;
   std::int64_t at_ = 0;
 };
@@ -96,9 +92,9 @@ ShardedTensor share_out(std::string name,
   tensor.shape = layout.shape();
   const AxisMask replicas = mesh.all_axes() & ~layout.split_axes();
   for (int rank = 0; rank < mesh.size(); ++rank) {
-    const std::vector<int> holders = mesh.group(rank, replicas);
     const Box box = layout.owned(rank);
-    if (holders.front() != rank || box.empty()) continue;
+    if (!is_first_replica(layout, rank) || box.empty()) continue;
+    const std::vector<int> holders = mesh.group(rank, replicas);
     const auto least = std::min_element(holders.begin(), holders.end(), [&](int a, int b) {
       return load[static_cast<std::size_t>(a)] < load[static_cast<std::size_t>(b)];
     });
@@ -121,13 +117,15 @@ struct ShardWriter::State {
   bool written = false;
   bool owns_temporary = false;  // nobody else writes there
 
+  const ShardedTensor& of(const Part& part) const { return index.tensors[part.tensor]; }
   void plan();
 };
 
 void ShardWriter::State::plan() {
   std::set<std::string_view> names;
   std::map<int, std::int64_t> ranks;  // that write, and their tensors
-  for (const ShardedTensor& tensor : index.tensors) {
+  for (std::size_t t = 0; t < index.tensors.size(); ++t) {
+    const ShardedTensor& tensor = index.tensors[t];
     if (!names.insert(tensor.name).second || !parts_cover(tensor))
       throw UsageError(str("checkpoint: the parts of \"", tensor.name, "\", ", tensor.shape,
                            ", do not make one tensor. Give each name and each part once."));
@@ -137,28 +135,17 @@ void ShardWriter::State::plan() {
         throw UsageError(str("checkpoint: \"", tensor.name, "\" has two parts on rank ", part.rank,
                              ", or there is no such rank. Give one part per rank."));
       ++ranks[part.rank];
-      if (part.rank == collective.rank) parts.push_back({.tensor = &tensor, .box = part.box});
+      if (part.rank == collective.rank) parts.push_back({.tensor = t, .box = part.box});
     }
   }
   for (const auto& [rank, tensors] : ranks) index.files.push_back({.rank = rank});
   // Large elements first, so that all are aligned.
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return size_of(a.tensor->dtype) > size_of(b.tensor->dtype);
+  std::stable_sort(parts.begin(), parts.end(), [this](const Part& a, const Part& b) {
+    return size_of(of(a).dtype) > size_of(of(b).dtype);
   });
-  std::vector<SafetensorsReader::Entry> entries;
-  std::int64_t end = 0;
-  for (const Part& part : parts) {
-    SafetensorsReader::Entry entry;
-    entry.name = part.tensor->name;
-    entry.dtype = part.tensor->dtype;
-    entry.shape = part.box.shape();
-    entry.offset = end;
-    end += tensor_bytes(entry.shape, entry.dtype);
-    entries.push_back(std::move(entry));
-  }
-  if (parts.empty()) return;
-  header = format_safetensors_header(entries, {});
-  bytes = 8 + std::ssize(header) + end;
+  std::vector<TensorSpec> specs;
+  for (const Part& part : parts) specs.push_back({of(part).name, of(part).dtype, part.box.shape()});
+  header = format_safetensors_header(lay_out(std::move(specs)), {});
 }
 
 ShardWriter::ShardWriter(std::string directory,
@@ -184,7 +171,6 @@ ShardWriter::~ShardWriter() {
   if (state_->owns_temporary) remove_directory_quietly(state_->temporary);
 }
 
-std::int64_t ShardWriter::local_bytes() const { return state_->bytes; }
 const std::vector<ShardWriter::Part>& ShardWriter::local_parts() const { return state_->parts; }
 
 void ShardWriter::write(const std::vector<View>& views, const std::function<bool()>& cancelled) {
@@ -193,8 +179,9 @@ void ShardWriter::write(const std::vector<View>& views, const std::function<bool
     throw UsageError(str("checkpoint: ", views.size(), " views for ", s.parts.size(), " parts."));
   for (std::size_t i = 0; i < views.size(); ++i) {
     check_view("checkpoint", views[i], s.parts[i].box.shape());
-    if (views[i].dtype != s.parts[i].tensor->dtype)
-      throw DTypeError(str("checkpoint: \"", s.parts[i].tensor->name, "\" is of another type."));
+    const ShardedTensor& tensor = s.of(s.parts[i]);
+    if (views[i].dtype != tensor.dtype)
+      throw DTypeError(str("checkpoint: \"", tensor.name, "\" is of another type."));
   }
   if (!views.empty()) {
     const File file = File::create(s.temporary + "/" + shard_file_name(s.collective.rank));
@@ -209,6 +196,7 @@ void ShardWriter::write(const std::vector<View>& views, const std::function<bool
       return;
     }
     file.sync();
+    s.bytes = stream.bytes();
     s.checksum = stream.checksum();
   }
   s.written = true;

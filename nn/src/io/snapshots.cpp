@@ -4,12 +4,12 @@
 #include <atomic>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <tessera/core/memory.hpp>
+#include <tessera/core/tensor.hpp>
 #include <tessera/nn/io/snapshots.hpp>
 #include <thread>
 #include <utility>
@@ -20,8 +20,6 @@
 
 namespace tessera::io {
 namespace {
-
-constexpr std::int64_t kAlignment = 64;
 
 /// A snapshot's name: step, and how often that step was saved.
 struct Name {
@@ -71,42 +69,22 @@ void remove_stale_directories(const std::string& directory) {
   for (const std::string& path : stale) remove_directory_quietly(path);
 }
 
-/// Copies in memory of the pool: dense views of them.
-class Copies {
- public:
-  void take(std::vector<View>& views) {
-    std::int64_t bytes = 0;
-    for (const View& view : views) bytes += room(view);
-    if (bytes == 0) return;
-    const AllocationScope scope("checkpoint");
-    buffer_ = MemoryPool::of({}).allocate(static_cast<std::size_t>(bytes));
-    std::byte* at = buffer_->data();
-    for (View& view : views) {
-      const View copy = View::dense(at, view.dtype, view.shape);
-      const auto element = static_cast<std::int64_t>(size_of(view.dtype));
-      const auto* const source = static_cast<const std::byte*>(view.data);
-      const BoxRows rows("checkpoint", view.shape, Box::whole(view.shape), view);
-      rows.for_each([&](std::int64_t to, std::int64_t from) {
-        convert(source + from * element, view.dtype, rows.view_stride(), at + to * element,
-                view.dtype, 1, rows.row_length());
-      });
-      at += room(view);
-      view = copy;
-    }
+/// Copies in memory of the pool.
+std::vector<Tensor> copies_of(const std::vector<View>& views) {
+  const AllocationScope scope("checkpoint");
+  std::vector<Tensor> copies;
+  copies.reserve(views.size());
+  for (const View& view : views) {
+    check_view("checkpoint", view, view.shape);
+    copies.push_back(Tensor::from_local(view, Layout::replicated(Mesh::self(), view.shape)));
   }
-
- private:
-  static std::int64_t room(const View& view) {
-    const std::int64_t bytes = view.size() * static_cast<std::int64_t>(size_of(view.dtype));
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  Ref<Buffer> buffer_;
-};
+  return copies;
+}
 
 /// A save between its start and its commit.
 struct Flight {
   ShardWriter writer;
-  Copies copies;
+  std::vector<Tensor> copies = {};
   std::exception_ptr failure = {};
   std::atomic<bool> done{false};
   std::jthread thread = {};  // last: it ends before what it uses
@@ -243,18 +221,16 @@ void Snapshots::save(std::int64_t step,
     throw UsageError(str("checkpoint: ", views.size(), " views of ", tensors.size(), " tensors."));
   const Name name = s.next_name(step);
   s.prepare();
-  std::vector<std::string> order;
-  for (const ShardedTensor& tensor : tensors) order.push_back(tensor.name);
   s.flight = std::make_unique<Flight>(s.path(name), std::move(tensors), metadata, s.ranks);
   std::vector<View> parts;
-  for (const ShardWriter::Part& part : s.flight->writer.local_parts()) {
-    const auto at = std::find(order.begin(), order.end(), part.tensor->name) - order.begin();
-    parts.push_back(views[static_cast<std::size_t>(at)]);
-  }
+  for (const ShardWriter::Part& part : s.flight->writer.local_parts())
+    parts.push_back(views[part.tensor]);
   bool behind = s.options.asynchronous;
   if (behind) {
     try {
-      s.flight->copies.take(parts);
+      s.flight->copies = copies_of(parts);
+      std::transform(s.flight->copies.begin(), s.flight->copies.end(), parts.begin(),
+                     [](const Tensor& copy) { return copy.local(); });
     } catch (const OutOfMemory&) {
       behind = false;
     }
@@ -284,25 +260,27 @@ bool Snapshots::load(const std::function<void(const ShardReader&)>& check,
   finish();
   std::vector<Name> names = s.list();
   std::string first_damage;
-  for (std::size_t i = names.size(); i-- > 0;) {
-    std::optional<ShardReader> reader;
+  const auto works = [&](const auto& attempt) {
     try {
-      s.ranks.together([&] { reader.emplace(s.path(names[i])); });
-      reader->verify(s.ranks);
+      attempt();
+      return true;
     } catch (const IoError& e) {
-      reader.reset();
       if (first_damage.empty()) first_damage = e.what();
       s.warn(str("checkpoint: ", e.what()));
+      return false;
     }
-    if (reader) {
+  };
+  for (std::size_t i = names.size(); i-- > 0;) {
+    std::optional<ShardReader> reader;
+    const bool whole = works([&] {
+      s.ranks.together([&] { reader.emplace(s.path(names[i])); });
+      reader->verify(s.ranks);
+    });
+    if (whole) {
       s.ranks.together([&] { check(*reader); });
-      try {
-        s.ranks.together([&] { read(*reader); });
+      if (works([&] { s.ranks.together([&] { read(*reader); }); })) {
         if (i + 1 < names.size()) s.warn(str("checkpoint: continuing from ", s.path(names[i])));
         return true;
-      } catch (const IoError& e) {
-        if (first_damage.empty()) first_damage = e.what();
-        s.warn(str("checkpoint: ", e.what()));
       }
     }
     s.damaged.insert(names[i]);

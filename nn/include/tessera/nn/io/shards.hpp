@@ -52,11 +52,9 @@ class ShardWriter {
   /// write to it; Snapshots removes it before its first save. Not collective.
   ~ShardWriter();
 
-  /// Bytes of this rank's file; 0: it has none.
-  std::int64_t local_bytes() const;
-  /// The parts of this rank: names and boxes in the order in which they lie in its file.
+  /// The parts of this rank, in the order in which they lie in its file.
   struct Part {
-    const ShardedTensor* tensor;
+    std::size_t tensor;  ///< its place among the tensors given
     Box box;
   };
   const std::vector<Part>& local_parts() const;
