@@ -9,6 +9,7 @@
 #include <tessera/nn/nan_guard.hpp>
 #include <tessera/parallel/communicator.hpp>
 
+#include "dense.hpp"
 #include "random_draws.hpp"
 
 namespace tessera::nn {
@@ -16,8 +17,8 @@ namespace {
 
 /// Of this rank's part. In double the squares of any fp32 number add up to a finite sum.
 bool is_finite(const Tensor& t) {
-  const Tensor dense = t.local().is_dense() ? t : Tensor::from_local(t.local(), t.layout());
-  const View view = dense.local();
+  const Tensor held = dense(t);
+  const View view = held.local();
   return std::isfinite(kernels::sum_of_squares(std::span(&view, 1)));
 }
 

@@ -14,29 +14,23 @@
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/redistribute.hpp>
 
+#include "dense.hpp"
+
 namespace tessera::optim {
 namespace {
-
-/// The local part as one dense run of elements.
-Tensor dense(const Tensor& t) {
-  return t.local().is_dense() ? t : Tensor::from_local(t.local(), t.layout());
-}
 
 /// Brings what each rank has changed, its share of a value, to all; one is on its way while the
 /// one before it is put in its place.
 void gather_shares(const std::vector<std::pair<Tensor, Tensor>>& shares) {
   std::optional<parallel::Redistribution> flight;
-  for (std::size_t i = 0; i < shares.size(); ++i) {
-    const auto start = [&](std::size_t j) {
-      return parallel::start_redistribute(shares[j].second, shares[j].first.layout(), "parameter");
-    };
-    if (!flight) flight.emplace(start(i));
+  for (std::size_t i = 0; i <= shares.size(); ++i) {
     std::optional<parallel::Redistribution> next;
-    if (i + 1 < shares.size()) next.emplace(start(i + 1));
-    const Tensor whole = flight->wait();
-    kernels::copy(whole.local(), shares[i].first.mutable_local());
-    flight.reset();
-    if (next) flight.emplace(std::move(*next));
+    if (i < shares.size()) {
+      const auto& [value, share] = shares[i];
+      next.emplace(parallel::start_redistribute(share, value.layout(), "parameter"));
+    }
+    if (flight) kernels::copy(flight->wait().local(), shares[i - 1].first.mutable_local());
+    flight = std::move(next);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <tessera/nn/parameter.hpp>
 #include <tessera/parallel/redistribute.hpp>
 
+#include "dense.hpp"
+
 namespace tessera::nn {
 
 /// A value on its way from rest to use.
@@ -55,7 +57,6 @@ std::weak_ptr<Parameter::State>& Parameter::last_read() {
 Tensor Parameter::moved(const Tensor& x) const {
   Tensor y;
   if (const std::shared_ptr<Ahead> ahead = std::move(state_->ahead)) {
-    state_->ahead = nullptr;
     y = ahead->flight.wait();
     if (ahead->version != state_->value.version() || !(y.layout() == state_->use) ||
         y.dtype() != x.dtype()) {
@@ -121,9 +122,8 @@ const Tensor& Parameter::value() const {
 
 void Parameter::set_value(const Tensor& value) const {
   // Optimisers walk through the memory without strides.
-  const Tensor dense =
-      value.local().is_dense() ? value : Tensor::from_local(value.local(), value.layout());
-  state_->value = state_->trainable ? require_grad(dense) : dense;
+  const Tensor held = dense(value);
+  state_->value = state_->trainable ? require_grad(held) : held;
   state_->kept = {};
   state_->ahead = nullptr;
 }

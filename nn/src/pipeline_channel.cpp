@@ -2,6 +2,8 @@
 
 #include <tessera/autograd/autograd.hpp>
 
+#include "dense.hpp"
+
 namespace tessera::nn {
 namespace {
 
@@ -73,11 +75,11 @@ void PipelineChannel::send(Kind kind, int part, int m, const std::vector<Tensor>
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& t = tensors[i];
     if (t.local().empty()) continue;
-    const Tensor dense = t.local().is_dense() ? t : Tensor::from_local(t.local(), t.layout());
+    const Tensor held = dense(t);
     const int tag = (part * 4 + kind) * kMaxTensors + static_cast<int>(i);
-    parallel::isend(dense.local().data, dense.local_bytes(), peer, tag,
+    parallel::isend(held.local().data, held.local_bytes(), peer, tag,
                     {"pipeline", t.layout(), t.device()})
-        .keep(dense.buffer());
+        .keep(held.buffer());
   }
 }
 

@@ -178,14 +178,6 @@ class PartBuilder {
   std::vector<Ghost> ghosts_;
 };
 
-/// Without a box there is no stress, whatever the file says.
-bool has_volume(const Structure& s) {
-  const auto& [a, b, c] = s.cell.vectors;
-  return a[0] * (b[1] * c[2] - b[2] * c[1]) + a[1] * (b[2] * c[0] - b[0] * c[2]) +
-             a[2] * (b[0] * c[1] - b[1] * c[0]) !=
-         0.0;
-}
-
 double periodic_volume(const Structure& s) {
   const auto& p = s.cell.periodic;
   return p[0] && p[1] && p[2] ? s.cell.volume() : 1.0;
@@ -287,7 +279,8 @@ AtomLabels batch_labels(std::span<const Structure* const> structures, const Grap
     return s.energy ? s.weight * s.energy_weight : 0.0;
   });
   labels.stress_weight = of_graphs({1, 1}, [](const Structure& s, const Index&) {
-    return s.stress && has_volume(s) ? s.weight * s.stress_weight : 0.0;
+    // Without a box there is no stress, whatever the file says.
+    return s.stress && s.cell.volume() != 0.0 ? s.weight * s.stress_weight : 0.0;
   });
   labels.virials_weight = of_graphs({1, 1}, [](const Structure& s, const Index&) {
     return s.virials ? s.weight * s.virials_weight : 0.0;

@@ -13,6 +13,8 @@
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/redistribute.hpp>
 
+#include "dense.hpp"
+
 namespace tessera::nn {
 namespace {
 
@@ -104,9 +106,6 @@ struct Distance {
 };
 
 Distance distance(const Tensor& a, const Tensor& b) {
-  const auto dense = [](const Tensor& t) {
-    return t.local().is_dense() ? t : Tensor::from_local(t.local(), t.layout());
-  };
   const Tensor left = dense(a);
   const Tensor right = dense(b);
   Distance d;
