@@ -1,8 +1,9 @@
-// Sums, maxima and minima over dimensions. Over a split dimension the result is Partial, with the
-// reduction's own operation; it is taken where a value is first needed.
+// Sums, maxima, minima, and `all` and `any` over dimensions. Over a split dimension the result is
+// Partial, with the reduction's own operation; it is taken where a value is first needed.
 
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/logical.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/kernels/reduce.hpp>
@@ -35,20 +36,41 @@ Shape reduced_shape(const Shape& shape, const ReduceArgs& args, bool keepdim) {
 }
 
 constexpr ReduceOp partial_op(ReduceKind kind) {
-  return kind == ReduceKind::kMax   ? ReduceOp::kMax
-         : kind == ReduceKind::kMin ? ReduceOp::kMin
-                                    : ReduceOp::kSum;
+  switch (kind) {
+    case ReduceKind::kMax:
+    case ReduceKind::kAny:
+      return ReduceOp::kMax;
+    case ReduceKind::kMin:
+    case ReduceKind::kAll:
+      return ReduceOp::kMin;
+    case ReduceKind::kSum:
+      break;
+  }
+  return ReduceOp::kSum;
 }
 
-constexpr const char* op_name(ReduceKind kind) {
-  return kind == ReduceKind::kMax ? "amax" : kind == ReduceKind::kMin ? "amin" : "sum";
+constexpr bool is_extreme(ReduceKind kind) {
+  return kind == ReduceKind::kMax || kind == ReduceKind::kMin;
+}
+constexpr bool is_logical(ReduceKind kind) {
+  return kind == ReduceKind::kAll || kind == ReduceKind::kAny;
+}
+
+const char* op_name(ReduceKind kind) {
+  return kind == ReduceKind::kMax   ? "amax"
+         : kind == ReduceKind::kMin ? "amin"
+                                    : kernels::name(kind);
 }
 
 template <ReduceKind kind>
 void infer_reduce(const Problem& problem, std::vector<OutputMeta>& out) {
   const auto& args = problem.as<ReduceArgs>();
   const Shape& shape = problem.shape(0);
-  for (int d = 0; kind != ReduceKind::kSum && d < shape.size(); ++d) {
+  if (is_logical(kind) && problem.dtypes[0] != DType::kBool) {
+    throw DTypeError(str(op_name(kind), ": element type ", name(problem.dtypes[0]),
+                         " is not bool. Compare it with something."));
+  }
+  for (int d = 0; is_extreme(kind) && d < shape.size(); ++d) {
     if (args.reduces(d) && shape[d] == 0) {
       throw ShapeError(str(op_name(kind), ": dimension ", d, " of ", shape,
                            " is empty (nothing has no extreme). Reduce another one."));
@@ -107,9 +129,11 @@ const OpDef& reduce_op() {
                            .infer = infer_reduce<kind>,
                            .signatures = reduce_signatures<kind>,
                            .local = reduce_local<kind>,
-                           .vjp = kind == ReduceKind::kSum ? sum_vjp : extreme_vjp,
-                           .saved_inputs = kind == ReduceKind::kSum ? 0u : 1u,
-                           .saved_outputs = kind == ReduceKind::kSum ? 0u : 1u};
+                           .vjp = is_extreme(kind)           ? extreme_vjp
+                                  : kind == ReduceKind::kSum ? sum_vjp
+                                                             : nullptr,
+                           .saved_inputs = is_extreme(kind) ? 1u : 0u,
+                           .saved_outputs = is_extreme(kind) ? 1u : 0u};
   return op;
 }
 
@@ -141,6 +165,12 @@ Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) {
   return call(reduce_op<ReduceKind::kMin>(), {x}, reduce_args("amin", x, dims, keepdim));
+}
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call(reduce_op<ReduceKind::kAll>(), {x}, reduce_args("all", x, dims, keepdim));
+}
+Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call(reduce_op<ReduceKind::kAny>(), {x}, reduce_args("any", x, dims, keepdim));
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
