@@ -6,7 +6,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -148,6 +148,10 @@ OP_TEST("two dimensions, causal, a mask with blind rows, a bias over keys") {
       {uniform({2, 3, 3, 2, 3}), uniform({2, 3, 3, 1, 3}), uniform({2, 3, 3, 1, 2}),
        flags({2, 1, 3, 3, 3, 3}, 0.6), uniform({1, 2, 1, 1, 3, 3})},
       {.causal = true});
+}
+
+OP_TABLE("scaled_dot_product_attention") {
+  return attention_case({uniform({2, n, 3, 4}), uniform({2, n, 3, 4}), uniform({2, n, 3, 5})});
 }
 
 OP_TEST("dropout, the same weights on every mesh") {

@@ -4,7 +4,7 @@
 #include <tessera/autograd/ops/conv.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 #include "window_call.hpp"
 
 namespace tessera::test {
@@ -211,6 +211,13 @@ OP_TEST("conv, groups") {
 }
 OP_TEST("conv, one filter per channel") {
   return domain_case({1, 7, 5, 4}, {4, 3, 3, 1}, {.stride = {2, 1}, .pad_lo = {1}, .groups = 4});
+}
+
+OP_TABLE("conv") {
+  return domain_case({2, n, 4, 3}, {4, 3, 3, 3}, {.stride = {2, 1}, .pad_lo = {2, 1}}, true);
+}
+OP_TABLE("conv_transpose", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return transpose_case({2, n, 4, 2}, {2, 3, 3, 3}, {.stride = {2}, .pad_lo = {1}}, true);
 }
 
 RANDOM_OP_TEST("conv, random geometry") {

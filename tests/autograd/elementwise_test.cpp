@@ -3,7 +3,7 @@
 #include <cmath>
 #include <tessera/autograd/ops/elementwise.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -235,53 +235,151 @@ OP_TEST("comparisons") {
           .first = false};
 }
 
-TEST_CASE("functions of one variable") {
-  const Shape shape{3, 7};
-  struct Row {
-    Unary op;
-    double (*f)(double);
-    InputSpec input;
-  };
-  const std::vector<Row> rows = {
-      {abs, [](double x) { return std::fabs(x); }, away_from(shape, {0.0})},
-      {exp, [](double x) { return std::exp(x); }, uniform(shape)},
-      {expm1, [](double x) { return std::expm1(x); }, uniform(shape)},
-      {log, [](double x) { return std::log(x); }, positive(shape)},
-      {log1p, [](double x) { return std::log1p(x); }, positive(shape)},
-      {sqrt, [](double x) { return std::sqrt(x); }, positive(shape)},
-      {rsqrt, [](double x) { return 1 / std::sqrt(x); }, positive(shape)},
-      {square, [](double x) { return x * x; }, uniform(shape)},
-      {reciprocal, [](double x) { return 1 / x; }, positive(shape)},
-      {sin, [](double x) { return std::sin(x); }, uniform(shape)},
-      {cos, [](double x) { return std::cos(x); }, uniform(shape)},
-      {erf, [](double x) { return std::erf(x); }, uniform(shape)},
-      {sign, [](double x) { return x > 0 ? 1.0 : -1.0; }, away_from(shape, {0.0})},
-      {floor, [](double x) { return std::floor(x); }, away_from(shape, {-1, 0, 1})},
-      {ceil, [](double x) { return std::ceil(x); }, away_from(shape, {-1, 0, 1})},
-      {round, [](double x) { return std::nearbyint(x); }, away_from(shape, {-1.5, -.5, .5, 1.5})},
-      {relu, [](double x) { return x > 0 ? x : 0.0; }, away_from(shape, {0.0})},
-      {sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, uniform(shape)},
-      {tanh, [](double x) { return std::tanh(x); }, uniform(shape)},
-      {silu, [](double x) { return x / (1 + std::exp(-x)); }, uniform(shape)},
-      {softplus, [](double x) { return std::log1p(std::exp(x)); }, uniform(shape)},
-      {[](const Tensor& x) { return leaky_relu(x, 0.1); },
+namespace {
+
+struct Function {
+  const char* name;
+  Unary op;
+  double (*f)(double);
+  InputSpec input;
+};
+
+std::vector<Function> functions(const Shape& shape) {
+  return {
+      {"abs", abs, [](double x) { return std::fabs(x); }, away_from(shape, {0.0})},
+      {"exp", exp, [](double x) { return std::exp(x); }, uniform(shape)},
+      {"expm1", expm1, [](double x) { return std::expm1(x); }, uniform(shape)},
+      {"log", log, [](double x) { return std::log(x); }, positive(shape)},
+      {"log1p", log1p, [](double x) { return std::log1p(x); }, positive(shape)},
+      {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, positive(shape)},
+      {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, positive(shape)},
+      {"square", square, [](double x) { return x * x; }, uniform(shape)},
+      {"reciprocal", reciprocal, [](double x) { return 1 / x; }, positive(shape)},
+      {"sin", sin, [](double x) { return std::sin(x); }, uniform(shape)},
+      {"cos", cos, [](double x) { return std::cos(x); }, uniform(shape)},
+      {"erf", erf, [](double x) { return std::erf(x); }, uniform(shape)},
+      {"sign", sign, [](double x) { return x > 0 ? 1.0 : -1.0; }, away_from(shape, {0.0})},
+      {"floor", floor, [](double x) { return std::floor(x); }, away_from(shape, {-1, 0, 1})},
+      {"ceil", ceil, [](double x) { return std::ceil(x); }, away_from(shape, {-1, 0, 1})},
+      {"round", round, [](double x) { return std::nearbyint(x); },
+       away_from(shape, {-1.5, -.5, .5, 1.5})},
+      {"relu", relu, [](double x) { return x > 0 ? x : 0.0; }, away_from(shape, {0.0})},
+      {"sigmoid", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, uniform(shape)},
+      {"tanh", tanh, [](double x) { return std::tanh(x); }, uniform(shape)},
+      {"silu", silu, [](double x) { return x / (1 + std::exp(-x)); }, uniform(shape)},
+      {"softplus", softplus, [](double x) { return std::log1p(std::exp(x)); }, uniform(shape)},
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.1); },
        [](double x) { return x > 0 ? x : 0.1 * x; }, away_from(shape, {0.0})},
-      {[](const Tensor& x) { return elu(x, 0.7); },
+      {"elu", [](const Tensor& x) { return elu(x, 0.7); },
        [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away_from(shape, {0.0})},
-      {[](const Tensor& x) { return gelu(x); },
+      {"gelu", [](const Tensor& x) { return gelu(x); },
        [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); }, uniform(shape)},
-      {[](const Tensor& x) { return gelu(x, true); },
+      {"gelu", [](const Tensor& x) { return gelu(x, true); },
        [](double x) {
          return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
        },
        uniform(shape)},
-      {[](const Tensor& x) { return pow(x, 2.5); }, [](double x) { return std::pow(x, 2.5); },
-       positive(shape)},
+      {"pow", [](const Tensor& x) { return pow(x, 2.5); },
+       [](double x) { return std::pow(x, 2.5); }, positive(shape)},
   };
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    INFO("function " << i);
-    report(check_op(unary_case(rows[i].op, rows[i].f, rows[i].input)));
+}
+
+struct Operator {
+  const char* name;
+  Binary op;
+  double (*f)(double, double);
+  InputSpec (*make)(const Shape&);
+};
+
+/// Operands of one shape, and a second one that is stretched.
+OpCase operator_case(const Operator& o, const Shape& a, const Shape& b) {
+  return {.inputs = {uncut_ones(o.make(a)), uncut_ones(o.make(b))},
+          .f = [o](const auto& x) { return std::vector{o.op(x[0], x[1])}; },
+          .reference = [o](const auto& x) -> std::vector<DenseArray> {
+            return {stretched(x[0], x[1], o.f)};
+          },
+          .may_throw = disagree};
+}
+
+}  // namespace
+
+TEST_CASE("functions of one variable") {
+  for (const Function& function : functions({3, 7})) {
+    INFO(function.name);
+    report(check_op(unary_case(function.op, function.f, function.input)));
   }
+}
+
+TEST_CASE("table of functions of one variable", "[table]") {
+  const std::vector<Function> all = functions({});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    report(check_table(all[i].name, [i](std::int64_t n) {
+      const Function function = functions({2, n, 3})[i];
+      return unary_case(function.op, function.f, function.input);
+    }));
+  }
+}
+
+TEST_CASE("table of operators", "[table]") {
+  const Operator all[] = {
+      {"add", add, [](double a, double b) { return a + b; }, any_sign},
+      {"sub", sub, [](double a, double b) { return a - b; }, any_sign},
+      {"mul", mul, [](double a, double b) { return a * b; }, any_sign},
+      {"div", div, [](double a, double b) { return a / b; }, far_from_zero},
+      {"pow", static_cast<Binary>(pow), [](double a, double b) { return std::pow(a, b); },
+       positive},
+      {"atan2", atan2, [](double a, double b) { return std::atan2(a, b); }, positive},
+      {"maximum", maximum, [](double a, double b) { return std::max(a, b); }, any_sign},
+      {"minimum", minimum, [](double a, double b) { return std::min(a, b); }, any_sign}};
+  for (const Operator& o : all) {
+    report(check_table(o.name, [o](std::int64_t n) {
+      return operator_case(o, {2, n, 3}, {n, 3});
+    }));
+  }
+}
+
+TEST_CASE("table of comparisons", "[table]") {
+  const Operator all[] = {
+      {"equal", equal, [](double a, double b) { return double(a == b); }, any_sign},
+      {"not_equal", not_equal, [](double a, double b) { return double(a != b); }, any_sign},
+      {"less", less, [](double a, double b) { return double(a < b); }, any_sign},
+      {"less_equal", less_equal, [](double a, double b) { return double(a <= b); }, any_sign},
+      {"greater", greater, [](double a, double b) { return double(a > b); }, any_sign},
+      {"greater_equal", greater_equal, [](double a, double b) { return double(a >= b); },
+       any_sign}};
+  for (const Operator& o : all) {
+    report(check_table(o.name, [o](std::int64_t n) {
+      OpCase c = operator_case(o, {2, n, 3}, {n, 3});
+      c.first = false;
+      return c;
+    }));
+  }
+}
+
+OP_TABLE("affine") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{affine(x[0], 2.5, -1.0)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {each(x[0], [](double v) { return 2.5 * v - 1.0; })};
+          }};
+}
+OP_TABLE("clamp") {
+  return {.inputs = {away_from({2, n, 3}, {-0.5, 0.8})},
+          .f = [](const auto& x) { return std::vector{clamp(x[0], -0.5, 0.8)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {each(x[0], [](double v) { return std::min(std::max(v, -0.5), 0.8); })};
+          }};
+}
+OP_TABLE("where") {
+  return {.inputs = {flags({2, n, 3}), uniform({2, n, 3}), uniform({n, 3})},
+          .f = [](const auto& x) { return std::vector{where(x[0], x[1], x[2])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            const DenseArray yes = stretched(x[0], x[1], [](double c, double a) { return c * a; });
+            const DenseArray no =
+                stretched(x[0], x[2], [](double c, double b) { return (1 - c) * b; });
+            return {stretched(yes, no, [](double a, double b) { return a + b; })};
+          },
+          .may_throw = disagree};
 }
 
 TEST_CASE("mixed types, shapes and limits throw on every rank") {

@@ -6,7 +6,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/equivariant.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -381,6 +381,77 @@ TEST_CASE("convolution over edges: any cut of nodes, rows and edges together") {
       report(check_layouts(c.op, c.layouts));
     }
   }
+}
+
+// ---- tables ----
+
+namespace {
+
+const TableOptions wide{.types = {true, true, false}};
+
+}  // namespace
+
+OP_TABLE("spherical_harmonics", wide) {
+  return {
+      .inputs = {vectors(n)},
+      .f = [](const auto& x) { return std::vector{spherical_harmonics(x[0], 3)}; },
+      .reference = [](const auto& x) -> std::vector<DenseArray> { return {harmonics_3(x[0])}; }};
+}
+
+OP_TABLE("irreps_linear", wide) {
+  return {.inputs = {cut(uniform({n, 4, 6}), {0}), cut(uniform({2, 6, 7}), {})},
+          .f = [](const auto& x) { return std::vector{irreps_linear(x[0], x[1])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({x[0].shape[0], 4, 7});
+            for_each(y.shape, [&](const Index& i) {
+              for (int k = 0; k < 6; ++k) y[i] += x[0](i[0], i[1], k) * x[1](i[1] > 0, k, i[2]);
+            });
+            return {y};
+          }};
+}
+
+OP_TABLE("path_linear", wide) {
+  return {.inputs = {cut(uniform({n, 8, 5}), {0}), cut(uniform({4, 5, 3}), {})},
+          .f =
+              [](const auto& x) {
+                return std::vector{path_linear(x[0], x[1], {1, 1, 1})};
+              },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            const auto& paths = kernels::tensor_paths(1, 1, 1);
+            DenseArray y({x[0].shape[0], 4, 3});
+            for_each({x[0].shape[0], 5, 3}, [&](const Index& i) {
+              for (std::size_t p = 0; p < paths.paths.size(); ++p) {
+                const int l = paths.paths[p].l3;
+                for (int c = 0; c <= 2 * l; ++c)
+                  y(i[0], l * l + c, i[2]) +=
+                      x[0](i[0], paths.paths[p].row + c, i[1]) * x[1](p, i[1], i[2]);
+              }
+            });
+            return {y};
+          }};
+}
+
+OP_TABLE("symmetric_contraction", wide) { return contraction_case({2, 1, 3}, n, 3); }
+
+// Every node sends to itself, so that any cut of all together is legal.
+OP_TABLE("equivariant_convolution", TableOptions{.types = {true, true, false}, .apart = false}) {
+  const ConvolutionPaths paths{1, 2, 2};
+  const std::int64_t channels = 3, hidden = 4;
+  std::vector<double> itself(z(n));
+  for (std::size_t i = 0; i < itself.size(); ++i) itself[i] = static_cast<double>(i);
+  return {.inputs = {cut(uniform({n, 4, channels}), {0}), cut(uniform({n, 9}), {0}),
+                     cut(uniform({n, hidden}), {0}),
+                     cut(uniform({hidden, kernels::tensor_paths(1, 2, 2).count() * channels}), {}),
+                     cut(given(column(itself), DType::kInt64), {0}),
+                     cut(given(column(itself), DType::kInt64), {0})},
+          .f =
+              [paths](const auto& x) {
+                return std::vector{equivariant_convolution(x[0], x[1], x[2], x[3], x[4], x[5],
+                                                           paths, x[5].layout())};
+              },
+          .reference = [paths, n](const auto& x) -> std::vector<DenseArray> {
+            return {convolved(x, paths, n)};
+          }};
 }
 
 // ---- the whole chain turns with its input ----

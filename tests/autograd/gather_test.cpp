@@ -5,7 +5,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/gather.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -191,4 +191,24 @@ TEST_CASE("rows travel once, by a route that is made once") {
   if (index.local_shape()[0] > 0) index.mutable_local().as<std::int64_t>()[0] = 0;
   const Tensor third = gather(x, index);
   if (mesh.rank() >= 0) REQUIRE(third.local().as<float>()[0] == 0.0f);
+}
+
+OP_TABLE("gather") {
+  return {
+      .inputs = {uniform({9, 4}), integers({n}, 0, 8)},
+      .f = [](const auto& x) { return std::vector{gather(x[0], x[1])}; },
+      .reference = [](const auto& x) -> std::vector<DenseArray> { return {rows_of(x[0], x[1])}; },
+      .may_throw = [](const auto& l) { return same_axes(l) || crossed(l); }};
+}
+OP_TABLE("scatter_add") {
+  return {
+      .inputs = {uniform({n, 3}), integers({n}, 0, 4)},
+      .f =
+          [](const auto& x) {
+            return std::vector{scatter_add(x[0], x[1], Layout::replicated(x[0].mesh(), {5, 3}))};
+          },
+      .reference = [](const auto& x) -> std::vector<DenseArray> {
+        return {added_rows(x[0], x[1], 5)};
+      },
+      .may_throw = [](const auto& l) { return same_axes(l) || crossed(l); }};
 }

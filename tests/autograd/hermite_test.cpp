@@ -8,7 +8,7 @@
 #include <tessera/autograd/ops/hermite.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -85,4 +85,28 @@ TEST_CASE("a table interpolates a smooth function and its slope") {
   CHECK_THROWS_AS(hermite_weights(x, 0.0, 4), UsageError);
   CHECK_THROWS_AS(hermite_rows(x, 0.1, 0), UsageError);
   CHECK_THROWS_AS(hermite_weights(h, 0.1, 4), ShapeError);
+}
+
+OP_TABLE("hermite_weights", TableOptions{.types = {true, true, false}}) {
+  InputSpec x = uniform({n}, 0.1, 0.4);
+  return {.inputs = {x},
+          .f = [](const auto& in) { return std::vector{hermite_weights(in[0], 0.5, 4)}; },
+          .reference = [](const auto& in) -> std::vector<DenseArray> {
+            DenseArray h({in[0].shape[0], 4});
+            for_each(h.shape, [&](const Index& i) {
+              h[i] = weights_at(in[0](i[0]), 0.5, 4)[static_cast<std::size_t>(i[1])];
+            });
+            return {h};
+          }};
+}
+OP_TABLE("hermite_rows", TableOptions{.types = {true, true, false}}) {
+  return {.inputs = {away_from({n}, {0.5, 1.0, 1.5}, 0.02, 1.9)},
+          .f = [](const auto& in) { return std::vector{hermite_rows(abs(in[0]), 0.5, 4)}; },
+          .reference = [](const auto& in) -> std::vector<DenseArray> {
+            DenseArray rows(in[0].shape);
+            for (std::size_t i = 0; i < rows.values.size(); ++i)
+              rows.values[i] = 2 * std::floor(std::fabs(in[0].values[i]) / 0.5);
+            return {rows};
+          },
+          .first = false};
 }

@@ -5,7 +5,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/interpolate.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 #include "window_call.hpp"
 
 namespace tessera::test {
@@ -97,6 +97,10 @@ OP_TEST("interpolate a pending sum") {
   c.inputs[0].partial = true;
   c.exact = false;
   return c;
+}
+
+OP_TABLE("interpolate", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return resample_case({2, n, 4, 3}, {2 * n, 8}, {.mode = kLinear});
 }
 
 RANDOM_OP_TEST("interpolate, random sizes") {

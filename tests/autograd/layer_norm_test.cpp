@@ -4,7 +4,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/norm.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -91,4 +91,23 @@ TEST_CASE("rows stay where they are, and wrong parameters throw on every rank") 
   REQUIRE_THROWS_AS(rms_norm(Tensor::zeros(Layout::replicated(mesh, {2, 0})), {}), ShapeError);
   REQUIRE_THROWS_AS(rms_norm(Tensor::zeros(Layout::replicated(mesh, {2, 3}), DType::kInt32), {}),
                     DTypeError);
+}
+
+OP_TABLE("layer_norm") {
+  return {.inputs = {uniform({2, n, 6}, 1, 3), uniform({6}, 0.5, 1.5), uniform({6})},
+          .f = [](const auto& x) { return std::vector{layer_norm(x[0], x[1], x[2], 1e-2)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {normalised(x[0], x[1], x[2], true, 1e-2)};
+          },
+          .may_throw = channels_split};
+}
+OP_TABLE("rms_norm") {
+  return {.inputs = {uniform({2, n, 7}), uniform({7}, 0.5, 1.5)},
+          .f = [](const auto& x) { return std::vector{rms_norm(x[0], x[1], 1e-2)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray none;
+            none.absent = true;
+            return {normalised(x[0], x[1], none, false, 1e-2)};
+          },
+          .may_throw = channels_split};
 }

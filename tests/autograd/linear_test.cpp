@@ -3,7 +3,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/linear.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -144,4 +144,21 @@ TEST_CASE("factors that do not fit throw on every rank") {
   REQUIRE_THROWS_AS(matmul(zeros({2, 3}), zeros({4, 5})), ShapeError);
   REQUIRE_THROWS_AS(matmul(zeros({2, 2, 3}), zeros({3, 3, 5})), ShapeError);
   REQUIRE_THROWS_AS(matmul(zeros({3}), zeros({3})), ShapeError);
+}
+
+OP_TABLE("linear") {
+  return {.inputs = {uniform({2, n, 4}), uniform({6, 4}), uniform({6})},
+          .f = [](const auto& x) { return std::vector{linear(x[0], x[1], x[2])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {linear_of(x[0], x[1], x[2])};
+          },
+          .may_throw = bias_split};
+}
+OP_TABLE("matmul") {
+  return {.inputs = {uniform({2, n, 4}), uniform({2, 4, n})},
+          .f = [](const auto& x) { return std::vector{matmul(x[0], x[1])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {product(x[0], x[1], false, false)};
+          },
+          .may_throw = any_two_split};
 }

@@ -9,7 +9,7 @@
 #include <tessera/autograd/ops/local_attention.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 #include "window_call.hpp"
 
 namespace tessera::test {
@@ -290,6 +290,13 @@ OP_TEST("windows, one circular dimension") {
 OP_TEST("windows, three dimensions") {
   return window_case({.domain = {3, 4, 4}, .heads = 2, .key_heads = 2},
                      {.window = {2, 2, 3}, .shift = {1, 1, 0}});
+}
+
+OP_TABLE("neighborhood_attention", TableOptions{.refuses = [](auto n) { return n < 3; }}) {
+  return near_case({.domain = {n, 4}, .samples = 2}, {.kernel = {3}});
+}
+OP_TABLE("window_attention", TableOptions{.refuses = [](auto n) { return n < 3; }}) {
+  return window_case({.domain = {n, 4}, .samples = 2}, {.window = {3}, .shift = {1}});
 }
 
 RANDOM_OP_TEST("neighbourhood, random geometry") {

@@ -9,7 +9,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -194,4 +194,15 @@ TEST_CASE("values computed again have their place in a graph of the gradient") {
   };
   const DenseArray a = second(true), b = second(false);
   CHECK(compare("second derivative", b, a, 1e-12) == "");
+}
+
+OP_TABLE("group_norm") { return norm_case({2, n, 4, 6}, 2, Activation::kSilu, true); }
+OP_TABLE("activate") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{activate(x[0], Activation::kGelu)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y = x[0];
+            for (double& v : y.values) v = activated(Activation::kGelu, v);
+            return {y};
+          }};
 }

@@ -4,7 +4,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 #include "window_call.hpp"
 
 namespace tessera::test {
@@ -323,6 +323,29 @@ TEST_CASE("pad, slice, split, concat and pixel_shuffle explain what does not fit
   CHECK_THROWS_AS(pixel_shuffle(x, 2), ShapeError);
   CHECK_THROWS_AS(pixel_unshuffle(x, 3), ShapeError);
   CHECK(slice(x, 1, 2, 2).shape() == Shape{2, 0, 3});
+}
+
+OP_TABLE("pad") { return pad_case({2, n, 3}, {0, 2, 0}, {0, 1, 1}); }
+OP_TABLE("slice") { return slice_case({2, n + 3, 3}, 1, 1, n + 2, 2); }
+OP_TABLE("split") {
+  OpCase c = slice_case({2, n + 3, 3}, 1, 0, n + 1);
+  c.f = [n](const std::vector<Tensor>& in) { return split(in[0], {n + 1, 2}, 1); };
+  c.reference = [n](const std::vector<DenseArray>& in) {
+    return std::vector{sliced(in[0], 1, 0, n + 1, 1), sliced(in[0], 1, n + 1, n + 3, 1)};
+  };
+  return c;
+}
+OP_TABLE("concat") { return concat_case({{2, n, 3}, {2, n + 2, 3}}, 1); }
+// Where there is nothing, or one element, some splits are legal that are not for more of them.
+OP_TABLE("pixel_shuffle") {
+  OpCase c = shuffle_case({2, n, 3, 8}, 2, true);
+  std::swap(c.may_throw, c.unsupported);
+  return c;
+}
+OP_TABLE("pixel_unshuffle") {
+  OpCase c = shuffle_case({2, 2 * n, 4, 3}, 2, false);
+  std::swap(c.may_throw, c.unsupported);
+  return c;
 }
 
 }  // namespace tessera::test

@@ -5,7 +5,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/pool.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 #include "window_call.hpp"
 
 namespace tessera::test {
@@ -135,6 +135,13 @@ OP_TEST("avg_pool of a pending sum") {
   c.inputs[0].partial = true;
   c.exact = false;
   return c;
+}
+
+OP_TABLE("max_pool", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return max_case({2, n, 4, 3}, {.kernel = {3}, .stride = {2}, .pad_lo = {1}});
+}
+OP_TABLE("avg_pool", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return avg_case({2, n, 4, 3}, {.kernel = {3}, .stride = {2}, .pad_lo = {1}});
 }
 
 RANDOM_OP_TEST("pooling, random geometry") {

@@ -6,7 +6,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/random.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -87,4 +87,34 @@ TEST_CASE("what cannot be drawn throws") {
   REQUIRE_THROWS_AS(random_normal(layout, kKey, 0, 1, DType::kInt32), DTypeError);
   REQUIRE_THROWS_AS(dropout(Tensor::zeros(layout), 1.0, kKey), UsageError);
   REQUIRE_THROWS_AS(dropout(Tensor::zeros(layout, DType::kInt32), 0.5, kKey), DTypeError);
+}
+
+OP_TABLE("dropout") {
+  return {.inputs = {uniform({2, n, 5})},
+          .f = [](const auto& t) { return std::vector{dropout(t[0], 0.5, kKey)}; },
+          .reference = [](const auto& t) -> std::vector<DenseArray> {
+            DenseArray y = t[0];
+            for (std::size_t i = 0; i < y.values.size(); ++i)
+              y.values[i] = word(i) < 0.5 * 0x1p32 ? 0.0 : y.values[i] * 2;
+            return {y};
+          }};
+}
+
+OP_TABLE("random_uniform") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [](const auto& t) {
+                return std::vector{
+                    random_uniform(t[0].layout().dual(), kKey, -1.0, 2.0, DType::kFloat64)};
+              },
+          .first = false};
+}
+OP_TABLE("random_normal") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [](const auto& t) {
+                return std::vector{
+                    random_normal(t[0].layout().dual(), kKey, 1.0, 2.0, DType::kFloat64)};
+              },
+          .first = false};
 }

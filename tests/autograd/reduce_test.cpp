@@ -6,7 +6,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -170,4 +170,58 @@ TEST_CASE("a sum over a split dimension moves nothing until it is needed") {
   const Tensor x = Tensor::full(layout, 1.0);
   expect_traffic(0, 0,
                  [&] { REQUIRE((sum(x, {0}).layout().partial_axes() != 0) == (mesh.size() > 1)); });
+}
+
+OP_TABLE("sum") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{sum(x[0], {1})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {folded(x[0], {2, 1, 3}, {2, 3}, 0, plus)};
+          }};
+}
+OP_TABLE("mean", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {uniform({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{mean(x[0], {1})}; },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            DenseArray rows = folded(x[0], {2, 1, 3}, {2, 3}, 0, plus);
+            for (double& v : rows.values) v /= static_cast<double>(n);
+            return {rows};
+          }};
+}
+OP_TABLE("amax", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {distinct({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{amax(x[0], {1})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {folded(x[0], {2, 1, 3}, {2, 3}, -kInf, larger)};
+          }};
+}
+OP_TABLE("amin", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {distinct({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{amin(x[0], {1})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {folded(x[0], {2, 1, 3}, {2, 3}, kInf, smaller)};
+          }};
+}
+OP_TABLE("var", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {uniform({2, n, 3}, 2.0, 3.0)},
+          .f = [](const auto& x) { return std::vector{var(x[0], {1}, 0.0)}; },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            const auto count = static_cast<double>(n);
+            const DenseArray total = folded(x[0], {2, 1, 3}, {2, 3}, 0, plus);
+            DenseArray y({2, 3});
+            for_each(x[0].shape, [&](const Index& i) {
+              y(i[0], i[2]) += std::pow(x[0][i] - total(i[0], i[2]) / count, 2) / count;
+            });
+            return {y};
+          }};
+}
+OP_TABLE("sum_to") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [](const auto& x) {
+                return std::vector{sum_to(x[0], {1, 3})};
+              },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {folded(x[0], {1, 1, 3}, {1, 3}, 0, plus)};
+          }};
 }

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <tessera/autograd/ops/rotary.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -66,6 +66,8 @@ OP_TEST("rotary, 2-D, circular in one dimension") {
 OP_TEST("rotary, 3-D, fewer pairs than dimensions") {
   return rotary_case({1, 3, 4, 5, 2, 4}, {.scale = 0.5});
 }
+
+OP_TABLE("rotary") { return rotary_case({1, n, 3, 2, 10}, {.base = 100.0}); }
 
 RANDOM_OP_TEST("rotary, any size") {
   Shape shape{rng.integer(1, 2)};

@@ -7,7 +7,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/segment.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -25,7 +25,7 @@ InputSpec whole(InputSpec spec) {
   return spec;
 }
 
-InputSpec rows_only(InputSpec spec) {
+InputSpec columns_only(InputSpec spec) {
   spec.cuttable = Dims{1};
   return spec;
 }
@@ -44,18 +44,21 @@ std::vector<InputSpec> indices() {
 using Op = Tensor (*)(const Tensor&, const Segments&);
 
 /// `reference(values of one column of a segment)` for each segment.
-OpCase reduction(Op op, double (*reference)(const std::vector<double>&), bool linear) {
-  std::vector<InputSpec> inputs = {rows_only(distinct({kRows, 3}))};
+OpCase reduction(Op op,
+                 double (*reference)(const std::vector<double>&),
+                 bool linear,
+                 std::int64_t width = 3) {
+  std::vector<InputSpec> inputs = {columns_only(distinct({kRows, width}))};
   for (const InputSpec& i : indices()) inputs.push_back(i);
   OpCase c{.inputs = inputs,
            .f =
                [op](const auto& x) {
                  return std::vector{op(x[0], {x[1], x[2]})};
                },
-           .reference = [reference](const auto& x) -> std::vector<DenseArray> {
-             DenseArray y(Shape{static_cast<std::int64_t>(kBegin.size()), 3});
+           .reference = [reference, width](const auto& x) -> std::vector<DenseArray> {
+             DenseArray y(Shape{static_cast<std::int64_t>(kBegin.size()), width});
              for (std::size_t s = 0; s < kBegin.size(); ++s) {
-               for (std::int64_t k = 0; k < 3; ++k) {
+               for (std::int64_t k = 0; k < width; ++k) {
                  std::vector<double> column;
                  for (std::int64_t i = kBegin[s]; i < end_of(s); ++i) column.push_back(x[0](i, k));
                  y(static_cast<std::int64_t>(s), k) = column.empty() ? 0.0 : reference(column);
@@ -89,8 +92,10 @@ OP_TEST("maxima over segments") {
       [](const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }, false);
 }
 
-OP_TEST("softmax over segments") {
-  std::vector<InputSpec> inputs = {rows_only(uniform({kRows, 2}))};
+namespace {
+
+OpCase softmax_case(std::int64_t width) {
+  std::vector<InputSpec> inputs = {columns_only(uniform({kRows, width}))};
   for (const InputSpec& i : indices()) inputs.push_back(i);
   return {.inputs = inputs,
           .f =
@@ -100,7 +105,7 @@ OP_TEST("softmax over segments") {
           .reference = [](const auto& x) -> std::vector<DenseArray> {
             DenseArray y(x[0].shape);
             for (std::size_t s = 0; s < kBegin.size(); ++s) {
-              for (std::int64_t c = 0; c < 2; ++c) {
+              for (std::int64_t c = 0; c < x[0].shape[1]; ++c) {
                 double sum = 0.0;
                 for (std::int64_t i = kBegin[s]; i < end_of(s); ++i) sum += std::exp(x[0](i, c));
                 for (std::int64_t i = kBegin[s]; i < end_of(s); ++i)
@@ -111,9 +116,37 @@ OP_TEST("softmax over segments") {
           }};
 }
 
+DenseArray rows_of(const DenseArray& x, const DenseArray& index) {
+  DenseArray y(Shape{index.shape[0], x.shape[1]});
+  for_each(y.shape, [&](const Index& i) { y[i] = x(index(i[0]), i[1]); });
+  return y;
+}
+
+/// f of a value per segment [segments, width], the segments, and an index of six of them.
+OpCase rows_case(std::int64_t width,
+                 const TensorFunction& f,
+                 DenseArray (*reference)(const DenseArray& x,
+                                         const DenseArray& of,
+                                         const DenseArray& index)) {
+  const auto segments = static_cast<std::int64_t>(kBegin.size());
+  std::vector<InputSpec> inputs = {columns_only(uniform({segments, width}))};
+  for (const InputSpec& i : indices()) inputs.push_back(i);
+  inputs.push_back(whole(integers({6}, 0, segments - 1)));
+  return {.inputs = inputs,
+          .f = f,
+          .reference = [reference](const auto& x) -> std::vector<DenseArray> {
+            return {reference(x[0], x[1], x[3])};
+          },
+          .linear = {{0}}};
+}
+
+}  // namespace
+
+OP_TEST("softmax over segments") { return softmax_case(2); }
+
 OP_TEST("values of segments at their rows, and rows of the own part by an index") {
   std::vector<InputSpec> inputs = {
-      rows_only(uniform({static_cast<std::int64_t>(kBegin.size()), 3}))};
+      columns_only(uniform({static_cast<std::int64_t>(kBegin.size()), 3}))};
   for (const InputSpec& i : indices()) inputs.push_back(i);
   inputs.push_back(whole(integers({6}, 0, static_cast<std::int64_t>(kBegin.size()) - 1)));
   return {.inputs = inputs,
@@ -166,4 +199,46 @@ TEST_CASE("a NaN is the maximum of its segment") {
   const Tensor of = Tensor::zeros(three, DType::kInt64);
   const Tensor begin = Tensor::zeros(Layout::replicated(mesh, {1}), DType::kInt64);
   REQUIRE(std::isnan(segment_max(x, {of, begin}).at({0})));
+}
+
+OP_TABLE("segment_sum") { return reduction(segment_sum, total, true, n); }
+OP_TABLE("segment_mean") {
+  return reduction(
+      segment_mean,
+      [](const std::vector<double>& x) { return total(x) / static_cast<double>(x.size()); }, true,
+      n);
+}
+OP_TABLE("segment_max") {
+  return reduction(
+      segment_max,
+      [](const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }, false, n);
+}
+OP_TABLE("segment_softmax") { return softmax_case(n); }
+OP_TABLE("segment_spread") {
+  return rows_case(
+      n,
+      [](const auto& x) {
+        return std::vector{segment_spread(x[0], {x[1], x[2]})};
+      },
+      [](const DenseArray& x, const DenseArray& of, const DenseArray&) { return rows_of(x, of); });
+}
+OP_TABLE("gather_own") {
+  return rows_case(
+      n, [](const auto& x) { return std::vector{gather_own(x[0], x[3], x[2])}; },
+      [](const DenseArray& x, const DenseArray&, const DenseArray& index) {
+        return rows_of(x, index);
+      });
+}
+OP_TABLE("scatter_own") {
+  return rows_case(
+      n,
+      [](const auto& x) {
+        return std::vector{scatter_own(gather_own(x[0], x[3], x[2]), x[3], x[2])};
+      },
+      [](const DenseArray& x, const DenseArray&, const DenseArray& index) {
+        DenseArray added(x.shape);
+        for (const double row : index.values)
+          for (std::int64_t c = 0; c < x.shape[1]; ++c) added(row, c) += x(row, c);
+        return added;
+      });
 }

@@ -4,7 +4,7 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/autograd/ops/softmax.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -74,4 +74,19 @@ TEST_CASE("large values do not overflow") {
   const Tensor y = softmax(to_self(x));
   CHECK(y.at({0}) == 0.5);
   CHECK(y.at({2}) == 0.0);
+}
+
+OP_TABLE("softmax") {
+  return {.inputs = {uniform({2, n, 5})},
+          .f = [](const auto& x) { return std::vector{softmax(x[0], {1})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {reference(x[0], {false, true, false}, false)};
+          }};
+}
+OP_TABLE("log_softmax") {
+  return {.inputs = {uniform({2, n, 5}, -3.0, 3.0)},
+          .f = [](const auto& x) { return std::vector{log_softmax(x[0], {1})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {reference(x[0], {false, true, false}, true)};
+          }};
 }

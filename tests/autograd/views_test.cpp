@@ -5,7 +5,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -184,4 +184,42 @@ TEST_CASE("views share memory, and wrong ones throw on every rank") {
   REQUIRE_THROWS_AS(reshape(x, {-1, -1}), ShapeError);
   REQUIRE_THROWS_AS(reshape(x, {-1, 5}), ShapeError);
   REQUIRE_THROWS_AS(expand(x, Shape{4, 6}), ShapeError);
+}
+
+OP_TABLE("permute") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [](const auto& x) {
+                return std::vector{permute(x[0], {2, 0, 1})};
+              },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {permuted(x[0], {2, 0, 1})};
+          }};
+}
+OP_TABLE("reshape") {
+  OpCase c = reshape_case({2, n, 3, 2}, {2, n, 6}, {-1});
+  c.may_throw = [](const auto& l) { return l[0].is_split(3); };
+  return c;
+}
+OP_TABLE("expand") {
+  InputSpec x = uniform({n, 1, 3});
+  x.cuttable = {0, 2};
+  return {.inputs = {x},
+          .f =
+              [n](const auto& t) {
+                return std::vector{expand(t[0], Shape{2, n, 5, 3})};
+              },
+          .reference = [n](const auto& t) -> std::vector<DenseArray> {
+            return {expanded(t[0], {2, n, 5, 3})};
+          }};
+}
+OP_TABLE("cast") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f = [](const auto& t) { return std::vector{cast(t[0], DType::kFloat64)}; },
+          .reference = [](const auto& t) -> std::vector<DenseArray> { return {t[0]}; }};
+}
+OP_TABLE("cast_again") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f = [](const auto& t) { return std::vector{cast_again(t[0], DType::kFloat64)}; },
+          .reference = [](const auto& t) -> std::vector<DenseArray> { return {t[0]}; }};
 }

@@ -152,9 +152,11 @@ std::vector<Tensor> attention_decompose(const VjpContext& context) {
   const Tensor never = Tensor::scalar(mesh, kNever, dtype);
   const Tensor zero = Tensor::scalar(mesh, 0.0, dtype);
   for (const Tensor& a : allowed) scores = where(a, scores, never);
-  const Tensor top =
-      clamp(amax(scores.detach(), {-1}, true), kNever, std::numeric_limits<double>::infinity());
-  Tensor weights = exp(scores - top);
+  Tensor weights = scores;
+  if (scores.shape().back() > 0) {
+    const Tensor top = amax(scores.detach(), {-1}, true);
+    weights = exp(scores - clamp(top, kNever, std::numeric_limits<double>::infinity()));
+  }
   for (const Tensor& a : allowed) weights = where(a, weights, zero);
   const Tensor total = sum(weights, {-1}, true);
   weights = weights / where(equal(total, zero), Tensor::scalar(mesh, 1.0, dtype), total);

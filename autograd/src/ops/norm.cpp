@@ -267,11 +267,14 @@ std::vector<Tensor> norm_decompose(const VjpContext& context) {
   Dims dims;
   for (int d = 1; d < grouped.size(); ++d)
     if (d != grouped.size() - 2) dims.push_back(d);
-  const Tensor g = reshape(x, grouped);
-  const Tensor centred = g - mean(g, dims, true);
-  const Tensor scale =
-      rsqrt(mean(square(centred), dims, true) + context.dynamic_as<NormScalars>().eps);
-  Tensor y = reshape(centred * scale, x.shape());
+  Tensor y = x;
+  if (x.numel() > 0) {
+    const Tensor g = reshape(x, grouped);
+    const Tensor centred = g - mean(g, dims, true);
+    const Tensor scale =
+        rsqrt(mean(square(centred), dims, true) + context.dynamic_as<NormScalars>().eps);
+    y = reshape(centred * scale, x.shape());
+  }
   if (context.input_layout(1).defined()) y = y * cast(context.input(1), y.dtype());
   if (context.input_layout(2).defined()) y = y + cast(context.input(2), y.dtype());
   return {activate(y, static_cast<Activation>(args.activation)), Tensor()};

@@ -148,10 +148,16 @@ ReduceArgs reduce_args(const char* op, const Tensor& x, const Dims& dims, bool k
   return {mask, keepdim};
 }
 
-std::int64_t reduced_count(const Shape& shape, const ReduceArgs& args) {
+/// Number of elements that one mean is taken of.
+std::int64_t mean_count(const char* op, const Tensor& x, const Dims& dims) {
+  const ReduceArgs args = reduce_args(op, x, dims, false);
   std::int64_t count = 1;
-  for (int d = 0; d < shape.size(); ++d)
-    if (args.reduces(d)) count *= shape[d];
+  for (int d = 0; d < x.dims(); ++d)
+    if (args.reduces(d)) count *= x.shape()[d];
+  if (count == 0) {
+    throw ShapeError(str(op, ": ", x.shape(), " is empty where it is averaged (nothing has no ", op,
+                         "). Reduce other dimensions."));
+  }
   return count;
 }
 
@@ -174,15 +180,14 @@ Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
-  const std::int64_t count = reduced_count(x.shape(), reduce_args("mean", x, dims, keepdim));
-  return affine(sum(x, dims, keepdim), 1.0 / static_cast<double>(count));
+  const auto count = static_cast<double>(mean_count("mean", x, dims));
+  return affine(sum(x, dims, keepdim), 1.0 / count);
 }
 
 Tensor var(const Tensor& x, const Dims& dims, double correction, bool keepdim) {
-  const std::int64_t count = reduced_count(x.shape(), reduce_args("var", x, dims, keepdim));
+  const auto count = static_cast<double>(mean_count("var", x, dims));
   const Tensor deviation = x - mean(x, dims, true);
-  return affine(sum(square(deviation), dims, keepdim),
-                1.0 / (static_cast<double>(count) - correction));
+  return affine(sum(square(deviation), dims, keepdim), 1.0 / (count - correction));
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

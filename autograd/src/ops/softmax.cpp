@@ -23,6 +23,7 @@ void check_floating(const char* op, const Tensor& x) {
 Tensor below_zero(const char* op, const Tensor& x, const Dims& dims) {
   check_floating(op, x);
   const Tensor whole = reduced(x);
+  if (whole.shape().product() == 0) return whole;  // nothing has no largest element
   return whole - amax(whole.detach(), dims, true);
 }
 

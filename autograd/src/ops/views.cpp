@@ -132,17 +132,37 @@ void reshape_signatures(const Problem& problem,
   const Shape& out = problem.out[0].shape;
   legal.push_back({.in = {partial_role()}, .out = {partial_role()}, .bounds = {}});
   if (in.product() == 0) {
-    // Nothing moves, but elements say nothing about which dimensions match: equal leading ones do.
-    for (int d = 0; d < std::min(in.size(), out.size()) && in[d] == out[d]; ++d) {
-      legal.push_back({.in = {shard_role(d)}, .out = {shard_role(d)}, .bounds = {}});
+    // Elements say nothing about which dimensions match: equal ones from the left do, ones apart.
+    // Whatever else is split becomes whole, for nothing moves.
+    for (int d = 0, e = 0; d < in.size(); ++d) {
+      while (e < out.size() && out[e] == 1 && in[d] != 1) ++e;
+      const bool match = e < out.size() && in[d] == out[e];
+      if (match) legal.push_back({.in = {shard_role(d)}, .out = {shard_role(e++)}, .bounds = {}});
+      if (!match && in[d] != 1) e = out.size();
+    }
+    for (int d = 0; d < in.size(); ++d) {
+      legal.push_back({.in = {shard_role(d)}, .out = {replicate_role()}, .bounds = {}});
     }
     return;
   }
   for (const Block& block : matching_blocks(in, out)) {
+    for (int d = block.in0; d < block.in1 && out.size() > 0; ++d) {
+      // A split dimension of size 1: one part has everything, so any dimension may be split so.
+      if (in[d] != 1 || !group.splits(layout, d)) continue;
+      const int to = std::min(block.out0, out.size() - 1);
+      legal.push_back({.in = {shard_role(d)},
+                       .out = {shard_role(to)},
+                       .bounds = [size = out[to]](int t, const Bounds& driver) {
+                         Bounds bounds = driver;
+                         if (t == 1)
+                           for (std::int64_t& b : bounds) b *= size;
+                         return bounds;
+                       }});
+    }
     if (block.in0 == block.in1 || block.out0 == block.out1) continue;
     const auto [i, inner_in] = outermost(in, block.in0, block.in1);
     const auto [j, inner_out] = outermost(out, block.out0, block.out1);
-    if (!group.splits(layout, i)) continue;
+    if (in[i] == 1 || !group.splits(layout, i)) continue;
     bool divides = true;
     for (const std::int64_t b : layout.split(i).bounds) divides &= b * inner_in % inner_out == 0;
     if (!divides) continue;

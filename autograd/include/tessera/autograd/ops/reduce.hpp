@@ -8,6 +8,7 @@ namespace tessera {
 // dimension the result is Partial until a value is needed.
 
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// Throws ShapeError where there is nothing to average; so does var().
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// Largest element; the gradient is shared equally among equal elements.
 Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
