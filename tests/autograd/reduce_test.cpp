@@ -203,7 +203,7 @@ OP_TABLE("amin", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
           }};
 }
 OP_TABLE("var", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
-  return {.inputs = {uniform({2, n, 3}, 2.0, 3.0)},
+  return {.inputs = {uniform({2, n, 3})},
           .f = [](const auto& x) { return std::vector{var(x[0], {1}, 0.0)}; },
           .reference = [n](const auto& x) -> std::vector<DenseArray> {
             const auto count = static_cast<double>(n);

@@ -85,7 +85,7 @@ void check_pairs(const std::string& op, const std::vector<Row>& rows) {
       for (int j = i + 1; j < 4; ++j) seen.insert({cells[i], cells[j]});
   }
   const auto named = [](const std::string& what, std::vector<std::string> values) {
-    for (std::string& v : values) v.insert(0, what);
+    for (std::string& v : values) v = what + v;
     return values;
   };
   const std::vector<std::vector<std::string>> columns = {kLies, named("mesh ", kMeshes),
@@ -101,7 +101,7 @@ void check_pairs(const std::string& op, const std::vector<Row>& rows) {
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& w : words) text += (text.empty() ? "" : " ") + w;
+  for (const std::string& w : words) text.append(text.empty() ? "" : " ").append(w);
   return text;
 }
 
@@ -137,9 +137,11 @@ std::string line_of(const std::string& op,
     });
     if (any) refused.push_back(size == "below the ranks" ? "few" : size);
   }
-  std::string line = "| `" + op + "` | " + header + " | " + joined(types) + " | " + order + " |";
-  for (const std::string& lie : kLies) line += " " + cell(rows, lie) + " |";
-  return line + " " + (refused.empty() ? "none" : joined(refused)) + " |\n";
+  std::ostringstream line;
+  line << "| `" << op << "` | " << header << " | " << joined(types) << " | " << order << " |";
+  for (const std::string& lie : kLies) line << " " << cell(rows, lie) << " |";
+  line << " " << (refused.empty() ? "none" : joined(refused)) << " |\n";
+  return line.str();
 }
 
 }  // namespace
