@@ -7,9 +7,7 @@ NAME/STRUCTURE/..., positions, cells, atomic numbers, and the published energy, 
 mace-torch 0.3.16, e3nn 0.4.4, PyTorch 2.15.
 """
 
-import json
 import os
-import struct
 import sys
 
 import numpy as np
@@ -23,6 +21,7 @@ from ase import Atoms
 from e3nn import o3
 from mace import data, modules, tools
 from mace.tools import torch_geometric
+from safetensors_file import write
 
 ELEMENTS = [1, 8, 14]
 SHARED = {
@@ -123,19 +122,6 @@ def published(model, atoms):
     return model(batch.to_dict(), compute_stress=bool(atoms.pbc.any()))
 
 
-def write(path, tensors):
-    header, raw, at = {}, [], 0
-    for name, value in tensors.items():
-        b = np.ascontiguousarray(value, "<f8").tobytes()
-        header[name] = {"dtype": "F64", "shape": list(np.shape(value)), "data_offsets": [at, at + len(b)]}
-        raw.append(b)
-        at += len(b)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + b"".join(raw))
-
-
 def main():
     torch.set_default_dtype(torch.float64)
     tensors = {}
@@ -155,7 +141,7 @@ def main():
             tensors[at + "forces"] = out["forces"].detach().numpy()
             if atoms.pbc.any():
                 tensors[at + "stress"] = out["stress"].detach().numpy()[0]
-    write(f"{sys.argv[1]}/mace_published.safetensors", tensors)
+    write(f"{sys.argv[1]}/mace_published.safetensors", {name: np.asarray(t, float) for name, t in tensors.items()})
 
 
 main()

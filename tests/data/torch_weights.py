@@ -5,13 +5,13 @@
 Dimension orders are PyTorch's (channels first), also those of `x` and `y`. Made with PyTorch 2.15.
 """
 
-import json
-import struct
 import sys
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from safetensors_file import write
 
 
 class Net(nn.Module):
@@ -36,21 +36,6 @@ class Net(nn.Module):
         return self.head(self.attn.out_proj(q + 2 * k + 3 * v)).permute(0, 3, 1, 2)
 
 
-def write(path, tensors):
-    types = {torch.float32: ("F32", "<f4"), torch.int64: ("I64", "<i8")}
-    header, data, at = {}, [], 0
-    for name, t in tensors.items():
-        name_of_type, numpy_type = types[t.dtype]
-        raw = t.detach().contiguous().numpy().astype(numpy_type).tobytes()
-        header[name] = {"dtype": name_of_type, "shape": list(t.shape), "data_offsets": [at, at + len(raw)]}
-        data.append(raw)
-        at += len(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
 def main():
     torch.manual_seed(2)
     model = Net()
@@ -59,7 +44,8 @@ def main():
             p.copy_(torch.randn_like(p) * 0.5)
         x = torch.randn(2, 2, 6, 7)
         y = model(x)
-    write(sys.argv[1], model.state_dict() | {"test.x": x, "test.y": y})
+    tensors = model.state_dict() | {"test.x": x, "test.y": y}
+    write(sys.argv[1], {name: t.detach().numpy() for name, t in tensors.items()})
 
 
 main()

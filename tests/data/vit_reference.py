@@ -8,13 +8,13 @@ keys, grouped queries and a gated MLP out by hand. Computed in fp64 with weights
 dimension orders are Tessera's (channels last). Made with PyTorch 2.15.
 """
 
-import json
-import struct
 import sys
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from safetensors_file import write
 
 EPS = 1e-6
 
@@ -168,26 +168,13 @@ def run(model, x, out, prefix):
         out[prefix + "gradients/" + name] = t
 
 
-def write(path, tensors):
-    header, data, at = {}, [], 0
-    for name, t in tensors.items():
-        raw = t.detach().float().contiguous().numpy().astype("<f4").tobytes()
-        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [at, at + len(raw)]}
-        data.append(raw)
-        at += len(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
 def main():
     torch.manual_seed(1)
     torch.set_default_dtype(torch.float64)
     tensors = {}
     run(Fields(), torch.randn(2, 2, 12, 20).float().double(), tensors, "fields/")
     run(Classes(), torch.randn(2, 1, 10, 8).float().double(), tensors, "classes/")
-    write(sys.argv[1], tensors)
+    write(sys.argv[1], {name: t.detach().float().numpy() for name, t in tensors.items()})
 
 
 main()
