@@ -77,9 +77,10 @@ class FaultTest {
         std::this_thread::sleep_for(std::chrono::microseconds(300));
         continue;
       }
-      for (const std::string& entry : unfinished_checkpoints(name)) {
+      for (const std::string& entry : unfinished(at_ / name)) {
         // Those that are being removed have such names, too.
-        if (step_of(entry) > newest_step(name)) writing = entry.substr(0, entry.find(".tmp-"));
+        if (entry.starts_with("step-") && step_of(entry) > newest_step(name))
+          writing = entry.substr(0, entry.find(".tmp-"));
       }
     }
     std::this_thread::sleep_for(delay);
@@ -260,16 +261,6 @@ class FaultTest {
   }
   static std::int64_t step_of(const std::string& path) {
     return std::stoll(path.substr(path.rfind("step-") + 5));
-  }
-  std::vector<std::string> unfinished_checkpoints(const std::string& name) const {
-    std::vector<std::string> names;
-    std::error_code error;
-    std::filesystem::directory_iterator it(at_ / name + "/checkpoints", error);
-    for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-      const std::string entry = it->path().filename().string();
-      if (entry.find(".tmp-") != std::string::npos) names.push_back(entry);
-    }
-    return names;
   }
 
   int ranks_;

@@ -1,18 +1,12 @@
 // ranks: none
 // Structures that nothing can be computed on: one message with file and line, in every command on
 // atoms; labels that are absent count with weight 0.
-#include <sstream>
 #include <tessera/nn/io/extxyz.hpp>
 
 #include "program.hpp"
 
 namespace tessera::test {
 namespace {
-
-Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
-  std::istringstream in(line);
-  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
-}
 
 /// A model in the folder, where evaluate may write beside it.
 std::string model(const TemporaryFolder& at) {

@@ -1,7 +1,6 @@
 // ranks: none
 // plan, compare and bench scaling of a potential over cut atoms.
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "program.hpp"
 
@@ -9,11 +8,6 @@ namespace tessera::test {
 namespace {
 
 using Json = nlohmann::json;
-
-Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
-  std::istringstream in(line);
-  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
-}
 
 constexpr const char* kSmall =
     " --num_channels 4 --max_ell 2 --correlation 2 --radial_MLP 8 --loss stress ";

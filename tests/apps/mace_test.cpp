@@ -1,6 +1,5 @@
 // ranks: none
 // `tessera train mace` and `evaluate`: alike on any mesh, resumed, with predictions in the file.
-#include <sstream>
 #include <tessera/nn/io/extxyz.hpp>
 
 #include "program.hpp"
@@ -44,12 +43,6 @@ std::vector<nn::Structure> waters() {
 const char* const kOptions =
     " --E0s average --r_max 3 --num_channels 8 --max-L 1 --max-ell 2 --correlation 2 --radial_MLP "
     "16 --batch_size 4 --loss stress --max-num-epochs 4 --stage-two";
-
-/// The program with these words, on `ranks` processes.
-Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
-  std::istringstream in(line);
-  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
-}
 
 }  // namespace
 

@@ -1,6 +1,5 @@
 // ranks: none
 // Converted and trained potentials in evaluate, md and relax.
-#include <sstream>
 #include <tessera/nn/io/extxyz.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
@@ -40,12 +39,6 @@ std::vector<nn::Structure> published() {
     all.push_back(s);
   }
   return all;
-}
-
-/// The program with these words, on `ranks` processes.
-Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
-  std::istringstream in(line);
-  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
 }
 
 std::vector<double> totals(const std::string& run) {

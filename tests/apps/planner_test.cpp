@@ -3,7 +3,6 @@
 // steps.
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
 #include <tessera/core/memory.hpp>
 
 #include "program.hpp"
@@ -12,12 +11,6 @@ namespace tessera::test {
 namespace {
 
 using Json = nlohmann::json;
-
-Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
-  setenv("TESSERA_THREADS", "1", 1);
-  std::istringstream in(line);
-  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
-}
 
 constexpr const char* kUnet = "plan unet --size 64x64 --base 4 --multipliers 1,2 --batch 2 ";
 

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/netcdf.hpp>
@@ -22,15 +23,14 @@
 #include <thread>
 #include <vector>
 
+#include "support/temp_dir.hpp"
+
 namespace tessera::test {
 
 /// A directory with a small relief on a globe, removed at the end.
-class TemporaryFolder {
+class TemporaryFolder : public TempDir {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tessera-app-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
     constexpr std::int64_t kRows = 49;  // one more than a multiple of the factor
     constexpr std::int64_t kColumns = 96;
     io::NetcdfDimension lat = {.name = "lat", .size = kRows};
@@ -53,16 +53,9 @@ class TemporaryFolder {
                      View::dense(values.data(), DType::kFloat32, {kRows, kColumns}));
     writer.commit();
   }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string data() const { return *this / "relief.nc"; }
   /// Files in it beside the relief.
-  std::ptrdiff_t files() const {
-    return std::distance(std::filesystem::directory_iterator(path_), {}) - 1;
-  }
-
- private:
-  std::filesystem::path path_;
+  std::ptrdiff_t files() const { return std::ssize(list()) - 1; }
 };
 
 using Words = std::vector<std::string>;
@@ -108,11 +101,6 @@ inline int wait_for(pid_t child, double seconds = 120) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 struct Outcome {
   int code;
   std::string output;
@@ -156,6 +144,11 @@ inline Outcome run(const TemporaryFolder& at,
 inline Outcome tessera(const TemporaryFolder& at, int ranks, const Words& words) {
   return run(at, command(ranks, words));
 }
+/// The same, words divided by spaces.
+inline Outcome program(const TemporaryFolder& at, const std::string& line, int ranks = 0) {
+  std::istringstream in(line);
+  return tessera(at, ranks, {std::istream_iterator<std::string>(in), {}});
+}
 
 inline Words train(const TemporaryFolder& at, const std::string& out, const Words& more = {}) {
   Words words = {"train",     "unet", "--data",        at.data(), "--holdout", "0,90",
@@ -174,9 +167,10 @@ inline std::vector<std::string> checkpoints(const std::string& run) {
 inline std::vector<std::string> unfinished(const std::string& run) {
   std::vector<std::string> names;
   for (const std::string& at : {run, run + "/checkpoints"}) {
-    if (!std::filesystem::exists(at)) continue;
-    for (const auto& entry : std::filesystem::directory_iterator(at)) {
-      const std::string name = entry.path().filename().string();
+    std::error_code error;  // a training may be at work there
+    std::filesystem::directory_iterator it(at, error);
+    for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+      const std::string name = it->path().filename().string();
       if (name.find(".tmp-") != std::string::npos) names.push_back(name);
     }
   }
