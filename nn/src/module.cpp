@@ -8,6 +8,8 @@
 #include <tessera/core/memory.hpp>
 #include <tessera/nn/module.hpp>
 
+#include "glob.hpp"
+
 namespace tessera::nn {
 namespace {
 
@@ -292,25 +294,38 @@ void compute_in(Module& model, DType dtype, const std::vector<std::string>& exce
 }
 
 bool glob_match(std::string_view pattern, std::string_view path) {
+  std::vector<std::string_view> taken;
+  return glob_match(pattern, path, taken);
+}
+
+bool glob_match(std::string_view pattern,
+                std::string_view path,
+                std::vector<std::string_view>& taken) {
   std::size_t p = 0;
   std::size_t t = 0;
-  std::size_t star = std::string_view::npos;
-  std::size_t retry = 0;
+  std::size_t star = std::string_view::npos;  // the last one met, and what it takes so far
+  std::size_t from = 0;
+  std::size_t to = 0;
+  const auto next_star = [&] {
+    if (star != std::string_view::npos) taken.push_back(path.substr(from, to - from));
+    star = p++;
+    from = to = t;
+  };
   while (t < path.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      retry = t;
+      next_star();
     } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == path[t])) {
       ++p;
       ++t;
     } else if (star != std::string_view::npos) {
       p = star + 1;
-      t = ++retry;
+      t = ++to;
     } else {
       return false;
     }
   }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
+  while (p < pattern.size() && pattern[p] == '*') next_star();
+  if (star != std::string_view::npos) taken.push_back(path.substr(from, to - from));
   return p == pattern.size();
 }
 

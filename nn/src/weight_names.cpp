@@ -6,6 +6,7 @@
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/weight_names.hpp>
 
+#include "glob.hpp"
 #include "io/posix_file.hpp"
 
 namespace tessera::nn {
@@ -13,22 +14,6 @@ namespace {
 
 using Order = WeightRule::Order;
 using Captures = std::vector<std::string_view>;
-
-/// Matches `text` and takes what each `*` stands for, the fewest characters that fit.
-bool match(std::string_view pattern, std::string_view text, Captures& taken) {
-  if (pattern.empty()) return text.empty();
-  if (pattern[0] != '*')
-    return !text.empty() && (pattern[0] == '?' || pattern[0] == text[0]) &&
-           match(pattern.substr(1), text.substr(1), taken);
-  const std::size_t before = taken.size();
-  for (std::size_t n = 0; n <= text.size(); ++n) {
-    taken.resize(before);
-    taken.push_back(text.substr(0, n));
-    if (match(pattern.substr(1), text.substr(n), taken)) return true;
-  }
-  taken.resize(before);
-  return false;
-}
 
 std::string fill_in(const WeightRule& rule, const Captures& taken) {
   std::string name;
@@ -95,7 +80,7 @@ std::vector<Entry> entries_of(Module& model, const WeightNames& names) {
     Order order = Order::kByLayer;
     for (const WeightRule& rule : names.rules) {
       Captures taken;
-      if (!match(rule.ours, name, taken)) continue;
+      if (!glob_match(rule.ours, name, taken)) continue;
       entry.theirs = rule.theirs.empty() ? "" : fill_in(rule, taken);
       entry.part = rule.part;
       entry.parts = rule.parts;

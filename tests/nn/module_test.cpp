@@ -7,6 +7,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/nn/layers.hpp>
 
+#include "glob.hpp"
 #include "support/op_test.hpp"
 
 namespace tessera::test {
@@ -243,6 +244,20 @@ TEST_CASE("patterns") {
   CHECK_FALSE(nn::glob_match("a?c", "ac"));
   CHECK(nn::glob_match("**", "x"));
   CHECK_FALSE(nn::glob_match("", "x"));
+  using Taken = std::vector<std::string_view>;
+  const auto taken = [](std::string_view pattern, std::string_view path) {
+    Taken all;
+    return nn::glob_match(pattern, path, all) ? all : Taken{"no match"};
+  };
+  CHECK(taken("a.*.b.*", "a.x.b.b.y") == Taken{"x", "b.y"});
+  CHECK(taken("*b*b", "abcbdb") == Taken{"a", "cbd"});
+  CHECK(taken("*?*", "xy") == Taken{"", "y"});
+  CHECK(taken("a**", "a") == Taken{"", ""});
+  CHECK(taken("a", "a").empty());
+  // Thirty stars: every way to share the text out would take for ever.
+  std::string stars;
+  for (int i = 0; i < 30; ++i) stars += "*a";
+  CHECK(taken(stars + "b", std::string(60, 'a')) == Taken{"no match"});
 }
 
 TEST_CASE("dropout draws the same on every mesh, and anew each call and step") {
