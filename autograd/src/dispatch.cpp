@@ -152,21 +152,16 @@ void check_anomaly(const OpDef& op, std::span<const Tensor> inputs, const Output
         .wait();
   }
   if (flags[0] != 0 && flags[1] == 0) {
-    const Scope& scope = current_scope();
-    std::string text =
-        str(op.name, ": made a NaN or infinity from finite inputs",
-            *scope.layer != '\0' ? " in " : "", scope.layer, ", ", name(scope.phase), " (");
-    for (int i = 0; const Tensor& x : inputs)
-      text += (i++ > 0 ? ", " : "") + (x.defined() ? x.str() : std::string("-"));
-    throw Error(text +
-                "). Look at the values that enter this op; a smaller learning rate or gradient "
-                "clipping may help.");
+    throw Error(str(made_not_finite(op, inputs),
+                    ". Look at the values that enter this op; a smaller learning rate or gradient "
+                    "clipping may help."));
   }
 }
 
 /// Whether output 0 may take the memory of `op.overwrites`: its last reader is this call.
 bool overwrites_input(const OpDef& op, const Decision& decision, std::span<const Tensor> inputs) {
   if (op.overwrites < 0 || op.vjp != nullptr || anomaly_mode) return false;
+  if (observer != nullptr && observer->reads_inputs()) return false;
   const Tensor& x = inputs[static_cast<std::size_t>(op.overwrites)];
   return x.is_unshared() && x.layout() == decision.placed.out[0] &&
          x.dtype() == decision.metas[0].dtype && x.local().is_dense();
@@ -292,6 +287,16 @@ Outputs run_op(const OpDef& op,
 bool calls_are_watched() { return observer != nullptr || anomaly_mode; }
 
 OpObserver* observe_ops(OpObserver* next) { return std::exchange(observer, next); }
+
+std::string made_not_finite(const OpDef& op, std::span<const Tensor> inputs) {
+  const Scope& scope = current_scope();
+  std::string text =
+      str(op.name, ": made a NaN or infinity from finite inputs",
+          *scope.layer != '\0' ? " in " : "", scope.layer, ", ", name(scope.phase), " (");
+  for (int i = 0; const Tensor& x : inputs)
+    text += (i++ > 0 ? ", " : "") + (x.defined() ? x.str() : std::string("-"));
+  return text + ")";
+}
 
 AnomalyMode::AnomalyMode() : previous_(anomaly_mode) { anomaly_mode = true; }
 AnomalyMode::~AnomalyMode() { anomaly_mode = previous_; }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/observe.hpp>
 #include <tessera/core/dry_run.hpp>
@@ -15,39 +16,16 @@
 namespace tessera::nn {
 namespace {
 
-/// Of this rank's part. In double the squares of any fp32 number add up to a finite sum.
+/// Of this rank's part. In double the squares of fp32 numbers add up to a finite sum, those of
+/// large fp64 ones may not.
 bool is_finite(const Tensor& t) {
   const Tensor held = dense(t);
   const View view = held.local();
-  return std::isfinite(kernels::sum_of_squares(std::span(&view, 1)));
+  if (std::isfinite(kernels::sum_of_squares(std::span(&view, 1)))) return true;
+  if (t.dtype() != DType::kFloat64) return false;
+  const std::span values(view.as<const double>(), static_cast<std::size_t>(view.shape.product()));
+  return std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
 }
-
-/// Notes the first call on this rank that is given a NaN or infinity.
-class FirstTrace : public OpObserver {
- public:
-  FirstTrace() : previous_(observe_ops(this)) {}
-  ~FirstTrace() override { observe_ops(previous_); }
-  FirstTrace(const FirstTrace&) = delete;
-
-  void called(const OpCall& call) override {
-    calls_.push_back({call.op.name, current_scope()});
-    if (first_ >= 0) return;
-    for (const Tensor& x : call.inputs) {
-      if (x.defined() && is_floating(x.dtype()) && !is_finite(x)) first_ = std::ssize(calls_) - 1;
-    }
-  }
-  /// The first of all ranks, which make the same calls; empty: there is none. Every rank must call.
-  std::string str(const Mesh& mesh) const;
-
- private:
-  struct Place {
-    const char* op;
-    Scope scope;
-  };
-  OpObserver* previous_;
-  std::vector<Place> calls_;
-  std::int64_t first_ = -1;
-};
 
 template <std::size_t n>
 void agree(const Mesh& mesh, std::array<std::int32_t, n>& flags) {
@@ -57,15 +35,93 @@ void agree(const Mesh& mesh, std::array<std::int32_t, n>& flags) {
       .wait();
 }
 
-std::string FirstTrace::str(const Mesh& mesh) const {
-  const auto count = static_cast<std::int32_t>(calls_.size());
-  std::array<std::int32_t, 1> place{first_ < 0 ? 0 : count - static_cast<std::int32_t>(first_)};
-  agree(mesh, place);
-  if (place[0] == 0) return "";
-  const Place& found = calls_[static_cast<std::size_t>(count - place[0])];
-  return tessera::str("; the first op to read it is ", found.op,
-                      *found.scope.layer != '\0' ? " in " : "", found.scope.layer, ", ",
-                      name(found.scope.phase));
+/// Notes what each call on this rank is given and makes, but communicates nothing: stages of a
+/// pipeline make calls of their own.
+class Trace : public OpObserver {
+ public:
+  /// `parameters` of a model on `mesh`.
+  Trace(const Mesh& mesh, const std::vector<Parameter>& parameters)
+      : mesh_(mesh), one_(parameters.front()), previous_(observe_ops(this)) {}
+  ~Trace() override { observe_ops(previous_); }
+  Trace(const Trace&) = delete;
+
+  void called(const OpCall& call) override {
+    const auto bad = [](const Tensor& t) {
+      return t.defined() && is_floating(t.dtype()) && !is_finite(t);
+    };
+    had_.push_back(std::any_of(call.inputs.begin(), call.inputs.end(), bad) ? 1 : 0);
+    made_.push_back(0);
+    for (int j = 0; j < call.outputs.size(); ++j)
+      if (bad(call.outputs[j])) made_.back() = 1;
+    const Scope& scope = current_scope();
+    phases_.push_back(scope.phase);
+    readers_.push_back(tessera::str(call.op.name, *scope.layer != '\0' ? " in " : "", scope.layer,
+                                    ", ", name(scope.phase)));
+    makers_.push_back(made_not_finite(call.op, call.inputs));
+  }
+  bool reads_inputs() const override { return true; }
+
+  /// What is to be said of the first call that made a NaN or infinity of finite inputs, and of the
+  /// first that was given one; empty: there is none. The same on all ranks, which all must call.
+  struct Found {
+    std::string maker;
+    std::string reader;
+  };
+  Found found();
+
+ private:
+  std::string first(const std::vector<std::int32_t>& is, const std::vector<std::string>& texts);
+
+  Mesh mesh_;
+  Parameter one_;
+  OpObserver* previous_;
+  std::vector<std::int32_t> had_;
+  std::vector<std::int32_t> made_;
+  std::vector<Phase> phases_;
+  std::vector<std::string> readers_;
+  std::vector<std::string> makers_;
+};
+
+Trace::Found Trace::found() {
+  // The ranks of a stage make the same calls.
+  const Mesh& stage = one_.mesh();
+  if (stage.size() > 1) {
+    for (std::vector<std::int32_t>* flags : {&had_, &made_})
+      parallel::all_reduce(parallel::Group::of(stage, stage.all_axes()), flags->data(),
+                           std::ssize(*flags), DType::kInt32, ReduceOp::kMax, {.op = "NaN guard"})
+          .wait();
+  }
+  std::vector<std::int32_t> makes(had_.size());
+  for (std::size_t i = 0; i < makes.size(); ++i) makes[i] = made_[i] != 0 && had_[i] == 0 ? 1 : 0;
+  Found found;
+  found.maker = first(makes, makers_);
+  found.reader = first(had_, readers_);
+  return found;
+}
+
+/// The text of the first call that `is` so: forward before backward, and of stages the one whose
+/// turn is first.
+std::string Trace::first(const std::vector<std::int32_t>& is,
+                         const std::vector<std::string>& texts) {
+  const auto call = static_cast<std::size_t>(std::find(is.begin(), is.end(), 1) - is.begin());
+  const std::int32_t stages = one_.stages().size();
+  const std::int32_t stage = one_.stages().rank();
+  std::int32_t urgency = 0;
+  std::string text;
+  if (call < is.size()) {
+    urgency = phases_[call] == Phase::kForward ? 2 * stages - stage : stage + 1;
+    text = texts[call];
+  }
+  std::array<std::int32_t, 1> most{urgency};
+  agree(mesh_, most);
+  if (most[0] == 0) return "";
+  if (most[0] != urgency) text.clear();
+  const parallel::Group all = parallel::Group::of(mesh_, mesh_.all_axes());
+  const std::vector<std::int64_t> sizes = parallel::all_gather_counts(all, std::ssize(text));
+  std::string told(
+      static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})), ' ');
+  parallel::all_gather(all, text.data(), told.data(), sizes, {.op = "NaN guard"}).wait();
+  return told.substr(0, static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end())));
 }
 
 }  // namespace
@@ -113,6 +169,14 @@ NanGuard::Finding NanGuard::look(double loss) const {
 }
 
 bool NanGuard::passes(std::int64_t step, double loss, const std::function<Tensor()>& forward) {
+  return passes(step, loss, [&forward] {
+    const Tensor again = forward();
+    backward(again);
+    return reduced(again.detach()).item();
+  });
+}
+
+bool NanGuard::passes(std::int64_t step, double loss, const std::function<double()>& again) {
   if (dry_run()) return true;
   const Finding finding = look(loss);
   if (!finding.bad()) {
@@ -129,50 +193,41 @@ bool NanGuard::passes(std::int64_t step, double loss, const std::function<Tensor
   if (options_.on_nan == OnNan::kSkip) {
     text += str(", and ", in_row_, " steps before it were left out");
   }
-  throw Error(str(text, " (", cause(forward),
+  throw Error(str(text, " (", cause(again),
                   "). Parameters are as before the step. Look there, lower the learning rate, or "
                   "leave such steps out (--on-nan skip)."));
 }
 
-std::string NanGuard::cause(const std::function<Tensor()>& forward) {
+std::string NanGuard::cause(const std::function<double()>& again) {
   for (const Parameter& p : optimizer_.parameters()) {
     std::array<std::int32_t, 1> bad{!p.here() || is_finite(p.value()) ? 0 : 1};
     agree(mesh_, bad);
     if (bad[0] != 0) return str("the parameter ", p.path(), " holds a NaN or infinity already");
   }
   for (const auto& [path, module] : model_.named_modules()) RandomDraws::set(*module, 0);
-  std::string found;
+  Trace::Found found;
+  Finding finding;
   {
-    const AnomalyMode watched;
-    const FirstTrace trace;
-    try {
-      const Tensor again = forward();
-      backward(again);
-      const Finding finding = look(reduced(again.detach()).item());
-      if (finding.loss != Finding::kFinite) {
-        found =
-            "no op makes it from finite values: the batch holds it, or a sum over the ranks "
-            "went wrong" +
-            trace.str(mesh_);
-      } else if (!finding.gradient.empty()) {
-        found =
-            str("no op makes it from finite values: it arises when the gradients of the ranks "
-                "are added, for ",
-                finding.gradient);
-      } else {
-        found =
-            "the same step, taken once more, is finite: a fault that comes and goes, of memory or "
-            "of a transfer";
-      }
-    } catch (const CommError&) {
-      throw;
-    } catch (const Error& error) {
-      found = error.what();
-      found = found.substr(0, found.rfind(". Look at"));  // the advice for programs
-    }
+    Trace trace(mesh_, optimizer_.parameters());
+    finding = look(again());
+    found = trace.found();
   }
   optimizer_.zero_grad();
-  return found;
+  if (!found.maker.empty()) return found.maker;
+  if (finding.loss != Finding::kFinite) {
+    return str(
+        "no op makes it from finite values: the batch holds it, or a sum over the ranks went wrong",
+        found.reader.empty() ? "" : "; the first op to read it is ", found.reader);
+  }
+  if (!finding.gradient.empty()) {
+    return str(
+        "no op makes it from finite values: it arises when the gradients of the ranks are added, "
+        "for ",
+        finding.gradient);
+  }
+  return "the same step, taken once more, is finite: a fault that comes and goes, of memory or of "
+         "a "
+         "transfer";
 }
 
 }  // namespace tessera::nn

@@ -32,9 +32,15 @@ class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void called(const OpCall& call) = 0;
+  /// Whether called() looks at values of inputs: then no op writes its result over one.
+  virtual bool reads_inputs() const { return false; }
 };
 
 /// Makes `observer` the one that sees the calls from now on, null: nobody. Returns the one before.
 OpObserver* observe_ops(OpObserver* observer);
+
+/// What to say of a call in the current scope whose result is the first that is not finite: "conv:
+/// made a NaN or infinity from finite inputs in down.1.conv, forward (...)".
+std::string made_not_finite(const OpDef& op, std::span<const Tensor> inputs);
 
 }  // namespace tessera

@@ -35,7 +35,8 @@ struct NanGuardOptions {
 /// ```
 class NanGuard {
  public:
-  /// `model` and `optimizer` must live as long as the guard.
+  /// `mesh` of the model; of a pipeline that of all stages. `model` and `optimizer` must live as
+  /// long as the guard.
   NanGuard(const Mesh& mesh,
            Module& model,
            optim::Optimizer& optimizer,
@@ -46,8 +47,16 @@ class NanGuard {
   ///
   /// Throws Error on every rank where the step may not be left out. To name op and layer it takes
   /// the loss of the same step once more with `forward`, with the same random numbers, and its
-  /// gradients, in AnomalyMode. Parameters, optimiser state and averages are as before the step.
+  /// gradients, and looks at each op. Parameters, optimiser state and averages are as before the
+  /// step.
   bool passes(std::int64_t step, double loss, const std::function<Tensor()>& forward);
+  /// The same where forward and backward pass are one call: `again` makes it, and returns the loss.
+  ///
+  /// ```cpp
+  /// const auto once = [&] { return pipeline.step(input, target, loss); };
+  /// if (guard.passes(step, once(), once)) optimizer.step();
+  /// ```
+  bool passes(std::int64_t step, double loss, const std::function<double()>& again);
 
   /// Steps left out so far.
   std::int64_t skipped() const { return skipped_; }
@@ -55,7 +64,7 @@ class NanGuard {
  private:
   struct Finding;
   Finding look(double loss) const;
-  std::string cause(const std::function<Tensor()>& forward);
+  std::string cause(const std::function<double()>& again);
 
   Mesh mesh_;
   Module& model_;
