@@ -7,7 +7,7 @@
 #include <tessera/autograd/ops/logical.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -140,4 +140,70 @@ TEST_CASE("nothing is all and not any; other types throw") {
   report(compare("finite", isfinite(numbers), DenseArray({3}, 1.0), 0.0));
   report(compare("nan", isnan(numbers), DenseArray({3}, 0.0), 0.0));
   report(compare("inf", isinf(numbers), DenseArray({3}, 0.0), 0.0));
+}
+
+TEST_CASE("table of logical operators", "[table]") {
+  struct Row {
+    const char* name;
+    Tensor (*op)(const Tensor&, const Tensor&);
+    bool (*f)(bool, bool);
+  };
+  const Row rows[] = {{"logical_and", logical_and, [](bool a, bool b) { return a && b; }},
+                      {"logical_or", logical_or, [](bool a, bool b) { return a || b; }},
+                      {"logical_xor", logical_xor, [](bool a, bool b) { return a != b; }}};
+  for (const Row& row : rows) {
+    report(check_table(row.name, [row](std::int64_t n) -> OpCase {
+      return {.inputs = {flags({2, n, 3}), flags({2, n, 3})},
+              .f = [row](const auto& x) { return std::vector{row.op(x[0], x[1])}; },
+              .reference = [row](const auto& x) -> std::vector<DenseArray> {
+                return {both(x[0], x[1], row.f)};
+              },
+              .may_throw =
+                  [](const auto& l) { return l[0].split_axes() != 0 && l[1].split_axes() != 0; }};
+    }));
+  }
+}
+
+TEST_CASE("table of tests of elements", "[table]") {
+  struct Row {
+    const char* name;
+    Tensor (*op)(const Tensor&);
+    bool (*f)(double);
+    InputSpec input;
+  };
+  for (int i = 0; i < 4; ++i) {
+    const auto row = [i](const Shape& shape) {
+      const Row rows[] = {
+          {"logical_not", logical_not, [](double a) { return a == 0; }, flags(shape)},
+          {"isnan", isnan, [](double a) { return std::isnan(a); }, odd_values(shape)},
+          {"isinf", isinf, [](double a) { return std::isinf(a); }, odd_values(shape)},
+          {"isfinite", isfinite, [](double a) { return std::isfinite(a); }, odd_values(shape)}};
+      return rows[i];
+    };
+    report(check_table(row({1}).name, [row](std::int64_t n) -> OpCase {
+      return {.inputs = {row({2, n, 3}).input},
+              .f = [row](const auto& x) { return std::vector{row({1}).op(x[0])}; },
+              .reference = [row](const auto& x) -> std::vector<DenseArray> {
+                return {each(x[0], row({1}).f)};
+              }};
+    }));
+  }
+}
+
+TEST_CASE("table of reductions of truth values", "[table]") {
+  for (const bool every : {true, false}) {
+    report(check_table(every ? "all" : "any", [every](std::int64_t n) -> OpCase {
+      return {
+          .inputs = {flags({2, n, 3}, every ? 0.8 : 0.2)},
+          .f = [every](
+                   const auto& x) { return std::vector{every ? all(x[0], {1}) : any(x[0], {1})}; },
+          .reference = [every](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2, 3}, every ? 1.0 : 0.0);
+            for_each(x[0].shape, [&](const Index& i) {
+              if ((x[0][i] != 0) != every) y(i[0], i[2]) = every ? 0.0 : 1.0;
+            });
+            return {y};
+          }};
+    }));
+  }
 }

@@ -8,7 +8,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -181,4 +181,51 @@ TEST_CASE("logsumexp of what is large or infinite; a norm of zeros has the gradi
   REQUIRE_THROWS_AS(dot(x, sum(x, {0})), ShapeError);
   REQUIRE_THROWS_AS(outer(x, x), ShapeError);
   REQUIRE_THROWS_AS(logsumexp(cast(x, DType::kInt32)), DTypeError);
+}
+
+OP_TABLE("vector_norm") {
+  return {.inputs = {away_from({2, n, 3}, {0.0}, 0.2)},
+          .f = [](const auto& x) { return std::vector{vector_norm(x[0], 2.0, {1})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            return {along_1(x[0], [](const auto& v) { return length(v, 2); })};
+          }};
+}
+OP_TABLE("matrix_norm") {
+  return {.inputs = {away_from({2, n, 3}, {0.0}, 0.2)},
+          .f = [](const auto& x) { return std::vector{matrix_norm(x[0])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2});
+            for_each(x[0].shape, [&](const Index& i) { y(i[0]) += x[0][i] * x[0][i]; });
+            for (double& v : y.values) v = std::sqrt(v);
+            return {y};
+          }};
+}
+OP_TABLE("dot") {
+  return {
+      .inputs = {uniform({2, n}), uniform({2, n})},
+      .f = [](const auto& x) { return std::vector{dot(x[0], x[1])}; },
+      .reference = [](const auto& x) -> std::vector<DenseArray> {
+        return {DenseArray({}, test::dot(x[0], x[1]))};
+      },
+      .may_throw = [](const auto& l) { return l[0].split_axes() != 0 && l[1].split_axes() != 0; }};
+}
+OP_TABLE("outer") {
+  return {.inputs = {uniform({n}), uniform({5})},
+          .f = [](const auto& x) { return std::vector{outer(x[0], x[1])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({x[0].shape[0], 5});
+            for_each(y.shape, [&](const Index& i) { y[i] = x[0](i[0]) * x[1](i[1]); });
+            return {y};
+          },
+          .may_throw = [](const auto& l) { return (l[0].split_axes() & l[1].split_axes()) != 0; }};
+}
+OP_TABLE("logsumexp") {
+  return {.inputs = {uniform({2, n, 3}, -3.0, 3.0)},
+          .f = [](const auto& x) { return std::vector{logsumexp(x[0], {2})}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2, x[0].shape[1]});
+            for_each(x[0].shape, [&](const Index& i) { y(i[0], i[1]) += std::exp(x[0][i]); });
+            for (double& v : y.values) v = std::log(v);
+            return {y};
+          }};
 }

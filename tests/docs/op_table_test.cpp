@@ -23,7 +23,7 @@ const fs::path kTables = fs::path(TESSERA_BINARY_DIR) / "op_table";
 
 const std::vector<std::string> kLies = {"whole", "balanced", "uneven",  "empty parts",
                                         "alone", "other",    "pending", "mixed"};
-const std::vector<std::string> kMeshes = {"1", "2", "3",   "4",   "5",   "6",    "7",
+const std::vector<std::string> kMeshes = {"1", "2",   "3",   "4",   "5",   "6",    "7",
                                           "8", "1x1", "2x2", "2x3", "2x4", "2x2x2"};
 const std::vector<std::string> kSizes = {"even", "odd", "prime", "below the ranks", "1", "0"};
 
@@ -154,12 +154,16 @@ TEST_CASE("docs/ops.md says what the tables of all ops did") {
       "# Ops\n\n"
       "Every public op over layouts, meshes, sizes and element types, as the tests of this\n"
       "commit found it (`OP_TABLE` beside each op's tests; `ctest -R docs/op_table` compares this\n"
-      "page with them, `TESSERA_WRITE_DOCS=1 ctest -R docs/op_table` writes it). A row of the test\n"
-      "is one layout of the inputs on one mesh: the value against a plain loop on one rank; value,\n"
-      "first and (fp64) second derivatives with random cotangents on the mesh against one rank, to\n"
+      "page with them, `TESSERA_WRITE_DOCS=1 ctest -R docs/op_table` writes it). A row of the "
+      "test\n"
+      "is one layout of the inputs on one mesh: the value against a plain loop on one rank; "
+      "value,\n"
+      "first and (fp64) second derivatives with random cotangents on the mesh against one rank, "
+      "to\n"
       "1e-12, 2e-5, 2e-2 of the largest value in fp64, fp32, bf16; equal bits on replicas.\n\n"
       "- Meshes: 1 to 8 ranks, 1x1, 2x2, 2x3, 2x4, 2x2x2. Sizes: 8, 9, 7, one less than the\n"
-      "  ranks, 1, 0. All pairs of values of two columns occur, in fp64 every layout on every mesh\n"
+      "  ranks, 1, 0. All pairs of values of two columns occur, in fp64 every layout on every "
+      "mesh\n"
       "  with none and with fewer elements than ranks; the deep run takes all combinations.\n"
       "- `d`: derivatives tested (of the op's gradients: 2).\n"
       "- Layouts: `whole` on every rank; all inputs cut alike in the dimension that varies into\n"
@@ -167,7 +171,8 @@ TEST_CASE("docs/ops.md says what the tables of all ops did") {
       "  input in `other` dimensions; inputs as `pending` sums; each input by itself (`mixed`).\n"
       "  yes: every one drawn works; some: others are refused, with a LayoutError that says what\n"
       "  to do, on every rank; -: rows that are named must lie on the same rank.\n"
-      "- Sizes refused: with a ShapeError, because nothing would be left (or nothing has no mean).\n"
+      "- Sizes refused: with a ShapeError, because nothing would be left (or nothing has no "
+      "mean).\n"
       "  `few`: one less than the ranks.\n\n"
       "| op | header | types | d | whole | balanced | uneven | has all | alone | other | pending | "
       "mixed | sizes refused |\n"
