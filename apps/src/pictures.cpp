@@ -50,7 +50,7 @@ double rms(const std::vector<double>& values) {
 
 }  // namespace
 
-std::string unit_of(const io::NetcdfVariable& variable) {
+std::string unit_of(const io::FieldVariable& variable) {
   const auto it = variable.attributes.find("units");
   if (it == variable.attributes.end()) return "";
   const std::string* const text = std::get_if<std::string>(&it->second);

@@ -41,6 +41,6 @@ void draw_field(const std::string& path,
                 bool first_row_below);
 
 /// `units` of a variable, or "".
-std::string unit_of(const io::NetcdfVariable& variable);
+std::string unit_of(const io::FieldVariable& variable);
 
 }  // namespace tessera::app

@@ -49,7 +49,7 @@ int predict_forecast(const PredictOptions& options, const Trained& trained, cons
   }
   std::vector<io::NetcdfVariableSpec> variables;
   for (int v = 0; v < data.variables(); ++v) {
-    const io::NetcdfVariable& from = data.field(v).variable();
+    const io::FieldVariable& from = data.field(v).variable();
     io::NetcdfVariableSpec spec = {
         .name = from.name, .dims = {}, .attributes = units(unit_of(from))};
     for (const io::NetcdfDimension& d : dimensions) spec.dims.push_back(d.name);

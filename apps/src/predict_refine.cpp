@@ -7,6 +7,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/netcdf.hpp>
 
 #include "grid_tasks.hpp"
 #include "mesh_option.hpp"

@@ -5,6 +5,7 @@
 #include <set>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/data/upsample.hpp>
+#include <tessera/nn/io/netcdf.hpp>
 
 #include "io_support.hpp"
 

@@ -11,6 +11,7 @@
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/data/nearest.hpp>
 #include <tessera/nn/data/points.hpp>
+#include <tessera/nn/io/netcdf.hpp>
 
 #include "support/op_test.hpp"
 

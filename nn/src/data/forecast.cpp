@@ -16,7 +16,7 @@ std::string lower(std::string text) {
 }
 
 /// Position of the time dimension in a variable; -1: none.
-int time_of(const io::NetcdfVariable& v, const std::string& time) {
+int time_of(const io::FieldVariable& v, const std::string& time) {
   for (std::size_t d = 0; d < v.dims.size(); ++d)
     if (lower(v.dims[d]) == lower(time)) return static_cast<int>(d);
   return -1;
@@ -24,14 +24,15 @@ int time_of(const io::NetcdfVariable& v, const std::string& time) {
 
 std::vector<GridField> open_fields(const ForecastOptions& o) {
   std::vector<std::string> names = o.variables;
-  const io::NetcdfReader reader(o.path);
+  const auto file = io::open_fields(o.path);
+  const io::FieldReader& reader = *file;
   if (names.empty()) {
-    for (const io::NetcdfVariable& v : reader.variables())
+    for (const io::FieldVariable& v : reader.variables())
       if (v.numeric && v.shape.size() >= 2 && time_of(v, o.time) >= 0) names.push_back(v.name);
   }
   std::vector<GridField> fields;
   for (const std::string& name : names) {
-    const io::NetcdfVariable& v = reader.variable(name);
+    const io::FieldVariable& v = reader.variable(name);
     const int time = time_of(v, o.time);
     const int domain = v.shape.size() - time - 1;
     if (time < 0 || domain < 1 || domain > 3)
@@ -72,7 +73,7 @@ void put(const Tensor& t, std::int64_t n, std::int64_t c, const std::vector<doub
 Forecast::Forecast(const ForecastOptions& options)
     : options_(options), fields_(open_fields(options)) {
   const ForecastOptions& o = options_;
-  const io::NetcdfVariable& v = fields_.front().variable();
+  const io::FieldVariable& v = fields_.front().variable();
   frames_ = v.shape[time_of(v, o.time)];
   sequences_ = fields_.front().fields() / frames_;
   if (o.history < 1 || o.lead < 1 || o.season < 0 || o.test < 0)

@@ -17,7 +17,7 @@ bool goes_around(const std::vector<double>& degrees) {
 
 /// Whether the attribute `modulo` of a coordinate says that points of a uniform spacing close a
 /// circle.
-bool closes_circle(const io::NetcdfReader& reader,
+bool closes_circle(const io::FieldReader& reader,
                    const std::string& dimension,
                    const std::vector<double>& x) {
   if (x.size() < 2 || !reader.contains(dimension)) return false;
@@ -31,30 +31,11 @@ bool closes_circle(const io::NetcdfReader& reader,
          0.25 * std::abs(spacing);
 }
 
-const io::NetcdfVariable& find_variable(const io::NetcdfReader& reader, const std::string& name) {
-  if (!name.empty()) return reader.variable(name);
-  const io::NetcdfVariable* found = nullptr;
-  std::string names;
-  for (const io::NetcdfVariable& v : reader.variables()) {
-    if (!v.numeric || v.shape.size() < 2) continue;
-    if (!names.empty()) names += ", ";
-    names += v.name;
-    if (found) continue;
-    found = &v;
-  }
-  if (!found)
-    throw DataError(str(reader.path(), ": holds no variable with at least two dimensions."));
-  if (names != found->name)
-    throw UsageError(
-        str(reader.path(), ": holds several variables (", names, "). Name one of them."));
-  return *found;
-}
-
 }  // namespace
 
-GridField::GridField(const GridFieldOptions& options) : reader_(options.path) {
-  variable_ = &find_variable(reader_, options.variable);
-  const io::NetcdfVariable& v = *variable_;
+GridField::GridField(const GridFieldOptions& options) : reader_(io::open_fields(options.path)) {
+  variable_ = &reader_->variable_or_only(options.variable, 2);
+  const io::FieldVariable& v = *variable_;
   if (!v.numeric) throw DataError(str(path(), ": variable \"", v.name, "\" holds no numbers."));
   const int all = v.shape.size();
   const int domain = options.domain_dims == 0 ? all : options.domain_dims;
@@ -65,7 +46,7 @@ GridField::GridField(const GridFieldOptions& options) : reader_(options.path) {
   for (int d = all - domain; d < all; ++d) {
     const std::string& name = v.dims[static_cast<std::size_t>(d)];
     dim_names_.push_back(name);
-    std::vector<double> coordinates = reader_.coordinates(name);
+    std::vector<double> coordinates = reader_->coordinates(name);
     const std::string units =
         coordinate_attribute(static_cast<int>(dim_names_.size()) - 1, "units");
     const bool longitude =
@@ -74,7 +55,7 @@ GridField::GridField(const GridFieldOptions& options) : reader_(options.path) {
     const bool named =
         std::find(options.periodic.begin(), options.periodic.end(), name) != options.periodic.end();
     const bool periodic = named || (longitude && goes_around(coordinates)) ||
-                          closes_circle(reader_, name, coordinates);
+                          closes_circle(*reader_, name, coordinates);
     const std::int64_t size = v.shape[d] / options.multiple * options.multiple;
     if (size == 0)
       throw UsageError(str("data: dimension \"", name, "\" has ", v.shape[d],
@@ -107,8 +88,8 @@ int GridField::dim(const std::string& name) const {
 }
 
 std::string GridField::coordinate_attribute(int dim, const std::string& name) const {
-  if (!reader_.contains(dim_name(dim))) return "";
-  const auto& attributes = reader_.variable(dim_name(dim)).attributes;
+  if (!reader_->contains(dim_name(dim))) return "";
+  const auto& attributes = reader_->variable(dim_name(dim)).attributes;
   const auto found = attributes.find(name);
   if (found == attributes.end()) return "";
   const auto* text = std::get_if<std::string>(&found->second);
@@ -172,7 +153,7 @@ void GridField::read(std::int64_t field, const Box& box, const View& out) const 
     View part = out.slice(window);
     part.shape = shape;
     part.strides = strides;
-    reader_.read(variable_->name, file, part);
+    reader_->read(variable_->name, file, part);
   });
 }
 

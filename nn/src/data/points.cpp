@@ -20,14 +20,14 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::string attribute(const io::NetcdfVariable& v, const std::string& name) {
+std::string attribute(const io::FieldVariable& v, const std::string& name) {
   const auto it = v.attributes.find(name);
   if (it == v.attributes.end()) return "";
   const std::string* const text = std::get_if<std::string>(&it->second);
   return text != nullptr ? lower(*text) : "";
 }
 
-Axis axis_of(const io::NetcdfVariable& v) {
+Axis axis_of(const io::FieldVariable& v) {
   const auto is = [&](const std::string& name, const std::string& unit) {
     return attribute(v, "standard_name") == name || attribute(v, "units") == unit ||
            lower(v.name) == name || lower(v.name) == name.substr(0, 3);
@@ -67,7 +67,8 @@ PointCloud::PointCloud(const PointCloudOptions& options, const std::vector<Point
   read_positions();
   const std::int64_t n = points();
 
-  const io::NetcdfReader reader(options_.path);
+  const auto file = io::open_fields(options_.path);
+  const io::FieldReader& reader = *file;
   for (const std::string& name : options_.inputs) variables_.push_back(read(reader, name));
   for (const std::string& name : options_.targets) {
     variables_.push_back(read(reader, name));
@@ -120,11 +121,12 @@ PointCloud::PointCloud(const PointCloudOptions& options, const std::vector<Point
 }
 
 void PointCloud::read_positions() {
-  const io::NetcdfReader reader(options_.grid);
+  const auto file = io::open_fields(options_.grid);
+  const io::FieldReader& reader = *file;
   std::vector<std::string> names = options_.coordinates;
   if (names.empty()) {
     for (const Axis axis : {Axis::kLongitude, Axis::kLatitude})
-      for (const io::NetcdfVariable& v : reader.variables()) {
+      for (const io::FieldVariable& v : reader.variables()) {
         if (!v.numeric || v.shape.size() != 1 || axis_of(v) != axis) continue;
         names.push_back(v.name);
         break;
@@ -139,7 +141,7 @@ void PointCloud::read_positions() {
   std::vector<double> longitude;
   std::vector<double> latitude;
   for (const std::string& name : names) {
-    const io::NetcdfVariable& v = reader.variable(name);
+    const io::FieldVariable& v = reader.variable(name);
     if (!v.numeric || v.shape.size() != 1 || v.shape[0] < 1) {
       throw UsageError(str("data: coordinate \"", name, "\" of ", options_.grid, " has shape ",
                            v.shape, ". Name variables with one dimension, the points."));
@@ -228,8 +230,8 @@ double PointCloud::map_aspect() const {
   return (high_[1] - low_[1]) / (high_[0] - low_[0]);
 }
 
-PointCloud::Variable PointCloud::read(const io::NetcdfReader& reader, const std::string& name) {
-  const io::NetcdfVariable& v = reader.variable(name);
+PointCloud::Variable PointCloud::read(const io::FieldReader& reader, const std::string& name) {
+  const io::FieldVariable& v = reader.variable(name);
   if (!v.numeric || v.shape.size() < 1 || v.shape.back() != points() || v.shape.product() == 0) {
     throw UsageError(str("data: variable \"", name, "\" of ", options_.path, " has shape ", v.shape,
                          ", not (..., ", points(),
@@ -250,7 +252,7 @@ const PointScale& PointCloud::target_scale(int target) const {
   return scales_[options_.inputs.size() + static_cast<std::size_t>(target)];
 }
 
-const io::NetcdfVariable& PointCloud::target_variable(int target) const {
+const io::FieldVariable& PointCloud::target_variable(int target) const {
   return target_variables_[static_cast<std::size_t>(target)];
 }
 

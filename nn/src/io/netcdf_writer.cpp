@@ -5,6 +5,7 @@
 #include <tessera/nn/io/netcdf.hpp>
 #include <tessera/nn/io/suggest.hpp>
 
+#include "io/blocks.hpp"
 #include "io/convert.hpp"
 #include "io/netcdf_common.hpp"
 #include "io/posix_file.hpp"

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -74,6 +75,42 @@ File File::create(const std::string& path) {
   return open_with(path, O_RDWR | O_CREAT | O_TRUNC, "created");
 }
 File File::modify(const std::string& path) { return open_with(path, O_RDWR, "opened for writing"); }
+
+std::optional<File> File::open_below(int directory,
+                                     const std::string& names,
+                                     const std::string& root) {
+  const std::string path = str(root, "/", names);
+  int at = directory;
+  for (std::size_t begin = 0;;) {
+    const std::size_t slash = std::min(names.find('/', begin), names.size());
+    const std::string name = names.substr(begin, slash - begin);
+    if (name.empty() || name == "." || name == "..")
+      throw DataError(str(path, ": not a path below ", root, "."));
+    const bool last = slash == names.size();
+    const int fd =
+        ::openat(at, name.c_str(),
+                 O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | (last ? 0 : O_DIRECTORY));
+    const int error = errno;
+    if (at != directory) ::close(at);
+    if (fd < 0) {
+      if (error == ENOENT) return std::nullopt;
+      if (error == ELOOP || error == ENOTDIR)
+        throw DataError(
+            str(path, ": not below ", root,
+                " (a link, or a file in place of a directory; links are not followed)."));
+      fail(path, "cannot be opened", error);
+    }
+    if (last) {
+      File file(path, fd);
+      struct stat status;
+      if (::fstat(fd, &status) != 0) fail(path, "cannot be examined", errno);
+      if (!S_ISREG(status.st_mode)) throw DataError(str(path, ": not a regular file."));
+      return file;
+    }
+    at = fd;
+    begin = slash + 1;
+  }
+}
 
 File::File(File&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tessera::io {
@@ -13,6 +14,11 @@ class File {
   static File open(const std::string& path);
   /// Creates or empties a file for reading and writing.
   static File create(const std::string& path);
+  /// Opens a regular file below a directory for reading: `names` like "c/0/1", of which none may be
+  /// "..", and none is followed that is a link. Nothing when there is none. `root` is for messages.
+  static std::optional<File> open_below(int directory,
+                                        const std::string& names,
+                                        const std::string& root);
   /// Opens an existing file for writing.
   static File modify(const std::string& path);
   File(File&& other) noexcept;

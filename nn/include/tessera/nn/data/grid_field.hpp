@@ -4,12 +4,13 @@
 #include <memory>
 #include <string>
 #include <tessera/core/view.hpp>
-#include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/field_reader.hpp>
 #include <vector>
 
 namespace tessera::data {
 
 struct GridFieldOptions {
+  /// As io::open_fields takes it: a file by its suffix, a directory, or a pattern of several.
   std::string path;
   /// Name of the variable; empty: the only one with at least two dimensions.
   std::string variable = {};
@@ -24,7 +25,7 @@ struct GridFieldOptions {
   std::vector<std::string> periodic = {};
 };
 
-/// Fields on a grid in a NetCDF file, read window by window; a window may run across a periodic
+/// Fields on a grid in a file, read window by window; a window may run across a periodic
 /// edge.
 class GridField {
  public:
@@ -46,9 +47,9 @@ class GridField {
   }
   /// Index of a dimension by name; throws UsageError listing the names.
   int dim(const std::string& name) const;
-  const std::string& path() const { return reader_.path(); }
+  const std::string& path() const { return reader_->path(); }
   /// The variable in the file: attributes, units.
-  const io::NetcdfVariable& variable() const { return *variable_; }
+  const io::FieldVariable& variable() const { return *variable_; }
   /// The text attribute of a coordinate variable ("units"...), or "".
   std::string coordinate_attribute(int dim, const std::string& name) const;
 
@@ -56,7 +57,7 @@ class GridField {
   /// wrap in periodic dimensions and are a ShapeError in others.
   void read(std::int64_t field, const Box& box, const View& out) const;
   /// Bytes of data read from the file so far.
-  std::int64_t bytes_read() const { return reader_.bytes_read(); }
+  std::int64_t bytes_read() const { return reader_->bytes_read(); }
 
   /// Points lo <= coordinate < hi along `dim` as one interval; in a periodic dimension modulo the
   /// period (360 degrees), so that `hi` may exceed the size. Throws UsageError when they are not
@@ -64,8 +65,8 @@ class GridField {
   Interval interval(int dim, double lo, double hi) const;
 
  private:
-  io::NetcdfReader reader_;
-  const io::NetcdfVariable* variable_ = nullptr;
+  std::unique_ptr<io::FieldReader> reader_;
+  const io::FieldVariable* variable_ = nullptr;
   Shape lead_;
   Shape shape_;
   std::vector<std::string> dim_names_;

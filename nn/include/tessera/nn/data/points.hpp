@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 #include <tessera/core/tensor.hpp>
-#include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/field_reader.hpp>
 #include <vector>
 
 namespace tessera::data {
@@ -53,7 +53,7 @@ class PointCloud {
   int targets() const { return static_cast<int>(options_.targets.size()); }
   const std::vector<PointScale>& scales() const { return scales_; }
   const PointScale& target_scale(int target) const;
-  const io::NetcdfVariable& target_variable(int target) const;
+  const io::FieldVariable& target_variable(int target) const;
   /// Name of the dimension of the points.
   const std::string& dimension() const { return dimension_; }
 
@@ -85,7 +85,7 @@ class PointCloud {
     double at(std::int64_t sample, std::int64_t point, std::int64_t points) const;
   };
   void read_positions();
-  Variable read(const io::NetcdfReader& reader, const std::string& name);
+  Variable read(const io::FieldReader& reader, const std::string& name);
   template <class PointsOf>
   PointBatch fill(const Layout& layout, DType dtype, PointsOf&& points_of) const;
 
@@ -100,7 +100,7 @@ class PointCloud {
   std::vector<double> centre_;       // what is taken from points of the unit sphere
   double scale_ = 1.0;               // and what they are divided by
   std::vector<Variable> variables_;  // inputs, then targets
-  std::vector<io::NetcdfVariable> target_variables_;
+  std::vector<io::FieldVariable> target_variables_;
   std::vector<PointScale> scales_;
   std::vector<bool> held_out_;
   std::vector<std::int64_t> training_;

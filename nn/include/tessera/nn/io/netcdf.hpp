@@ -1,89 +1,43 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <tessera/core/view.hpp>
+#include <tessera/nn/io/attributes.hpp>
 #include <tessera/nn/io/collective.hpp>
 #include <tessera/nn/io/data_error.hpp>
-#include <variant>
+#include <tessera/nn/io/field_reader.hpp>
 #include <vector>
 
 namespace tessera::io {
 
-/// The value of a NetCDF attribute: a text or a list of numbers.
-using NetcdfAttribute = std::variant<std::string, std::vector<double>>;
-using NetcdfAttributes = std::map<std::string, NetcdfAttribute>;
+using NetcdfAttribute = Attribute;
+using NetcdfAttributes = Attributes;
 
 /// A named dimension and, where the file has them, the coordinates along it (degrees, metres...).
 struct NetcdfDimension {
   std::string name;
   std::int64_t size = 0;
-  std::vector<double> coordinates = {};  ///< one per point, or empty; for writing only
-  NetcdfAttributes attributes = {};      ///< of the coordinates (`units`...); for writing only
+  std::vector<double> coordinates = {};  ///< one per point, or empty
+  NetcdfAttributes attributes = {};      ///< of the coordinates (`units`...)
 };
 
-/// A variable of a file.
-struct NetcdfVariable {
-  std::string name;
-  std::vector<std::string> dims;  ///< outermost first
-  Shape shape;
-  bool numeric =
-      false;  ///< false: text, a user type or more than 8 dimensions; cannot be read here
-  NetcdfAttributes attributes;
-};
-
-/// How NetcdfReader::read treats its box and missing points.
-struct NetcdfReadOptions {
-  /// Every step-th point along each dimension: lo, lo + step, ... < hi. Empty: every point.
-  Dims step = {};
-  /// What stands for missing points in the result.
-  double missing = std::numeric_limits<double>::quiet_NaN();
-  /// Receives 1 for valid and 0 for missing points when its data is not null; u8 or bool, shaped
-  /// like the result.
-  View mask = {};
-};
-
-/// Reads NetCDF files (classic and netCDF-4), one hyperslab at a time.
-///
-/// Packed variables are unpacked (`scale_factor`, `add_offset`, `_Unsigned`). A point is missing
-/// when it equals
-/// `_FillValue`, one of `missing_value`, or the type's default fill value, or lies outside the
-/// valid range; all but an unpacked valid range are compared before unpacking (CF
-/// conventions 2.5.1). All calls into the library are serialised: it is not safe for use from
-/// several threads.
-class NetcdfReader {
+/// Reads NetCDF files (classic and netCDF-4). A point is missing also when it has its type's
+/// default fill value and the variable no `_FillValue`. Calls into the library are serialised. The
+/// library parses the file: open only files that you trust.
+class NetcdfReader : public FieldReader {
  public:
   /// Throws IoError when the file cannot be opened, DataError when it is not a NetCDF file.
   explicit NetcdfReader(const std::string& path);
-  NetcdfReader(NetcdfReader&&) noexcept;
-  ~NetcdfReader();
-
-  const std::string& path() const;
-  const std::vector<NetcdfDimension>& dimensions() const;
-  const std::vector<NetcdfVariable>& variables() const;
-  const NetcdfAttributes& attributes() const;
-  bool contains(std::string_view variable) const;
-  /// Throws DataError listing the variables when there is none of this name.
-  const NetcdfVariable& variable(std::string_view name) const;
-  /// Values of the variable that is named like the dimension; empty when the file has none.
-  std::vector<double> coordinates(const std::string& dimension) const;
-
-  /// Reads the points of `box` (indices of the variable) into `out`, a view of floating type and of
-  /// the number of points per dimension. Throws ShapeError when box, step or views do not match the
-  /// variable.
-  void read(std::string_view variable,
-            const Box& box,
-            const View& out,
-            const NetcdfReadOptions& options = {}) const;
-  /// Bytes of data (as stored, before unpacking) read so far.
-  std::int64_t bytes_read() const;
+  ~NetcdfReader() override;
 
  private:
+  void scan();
+  void read_raw(std::size_t variable, const Box& box, void* values) const override;
+
   struct State;
   std::unique_ptr<State> state_;
 };
