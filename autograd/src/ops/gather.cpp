@@ -41,12 +41,6 @@ void check_range(const char* op, const View& index, std::int64_t n) {
   }
 }
 
-std::vector<std::int64_t> times(const std::vector<std::int64_t>& counts, std::int64_t bytes) {
-  std::vector<std::int64_t> result = counts;
-  for (std::int64_t& c : result) c *= bytes;
-  return result;
-}
-
 Tensor scatter_rows(const Tensor& x, const Tensor& index, const Layout& like);
 
 // ---- gather ----

@@ -29,6 +29,13 @@ inline std::int64_t row_bytes(const View& view) {
   return elements * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
+inline std::vector<std::int64_t> times(const std::vector<std::int64_t>& counts,
+                                       std::int64_t bytes) {
+  std::vector<std::int64_t> result = counts;
+  for (std::int64_t& c : result) c *= bytes;
+  return result;
+}
+
 inline View index_view(const std::vector<std::int64_t>& index) {
   return View::dense(const_cast<std::int64_t*>(index.data()), DType::kInt64,
                      {static_cast<std::int64_t>(index.size())});

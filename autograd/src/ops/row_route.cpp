@@ -28,33 +28,57 @@ std::vector<std::int64_t> bytes_of(const std::vector<std::int64_t>& counts) {
   return bytes;
 }
 
-RowRoute make_route(const char* op, const Tensor& index, const Layout& rows, AxisMask axes) {
+/// The route of an index into rows in their own order.
+RowRoute route_of(const char* op, const Tensor& index, const Layout& rows, AxisMask axes) {
+  const Mesh& mesh = rows.mesh();
+  const std::vector<std::int64_t> wanted = local_indices(index);
+  const std::int64_t n = rows.shape()[0];
+  const bool valid = std::all_of(wanted.begin(), wanted.end(),
+                                 [n](std::int64_t row) { return row >= 0 && row < n; });
+  std::vector<Interval> owned;
+  for (const int member : mesh.group(mesh.rank(), axes)) owned.push_back(rows.owned(0, member));
+  return make_route(op, parallel::Group::of(mesh, axes), wanted, owned, valid, index.layout(),
+                    rows);
+}
+
+struct Entry {
+  Tensor index;  // held, so that its identity is not used again
+  std::uint32_t version;
+  Layout rows;
+  std::shared_ptr<const RowRoute> route;
+};
+
+constexpr std::size_t kRemembered = 16;
+
+}  // namespace
+
+RowRoute make_route(const char* op,
+                    const parallel::Group& group,
+                    const std::vector<std::int64_t>& wanted,
+                    const std::vector<Interval>& owned,
+                    bool valid,
+                    const Layout& index,
+                    const Layout& rows) {
   if (dry_run()) {
     throw NotSupported(str(op, ": rows of ", rows,
                            " by an index that is split, too, have no plan "
                            "without data (the index decides what is sent). Measure a real step."));
   }
-  const Mesh& mesh = rows.mesh();
   RowRoute route;
-  route.group = parallel::Group::of(mesh, axes);
-  const std::vector<int> members = mesh.group(mesh.rank(), axes);
-  const std::size_t count = members.size();
+  route.group = group;
+  const std::size_t count = owned.size();
 
-  const std::vector<std::int64_t> wanted = local_indices(index);
   route.unique = wanted;
+  std::erase_if(route.unique, [](std::int64_t row) { return row < 0; });
   std::sort(route.unique.begin(), route.unique.end());
   route.unique.erase(std::unique(route.unique.begin(), route.unique.end()), route.unique.end());
-  const std::int64_t n = rows.shape()[0];
-  const bool valid = route.unique.empty() || (route.unique.front() >= 0 && route.unique.back() < n);
 
   // Parts follow each other, but members need not be in the order of the parts.
   std::vector<std::int64_t> ordered;
   ordered.reserve(route.unique.size());
   std::vector<std::int64_t> start(count);
-  std::vector<Interval> owned(count);
   route.want_counts.assign(count, 0);
   for (std::size_t r = 0; r < count; ++r) {
-    owned[r] = rows.owned(0, members[r]);
     start[r] = static_cast<std::int64_t>(ordered.size());
     const auto lo = std::lower_bound(route.unique.begin(), route.unique.end(), owned[r].lo);
     const auto hi = std::lower_bound(lo, route.unique.end(), owned[r].hi);
@@ -72,8 +96,8 @@ RowRoute make_route(const char* op, const Tensor& index, const Layout& rows, Axi
       .wait();
   if (std::find(route.serve_counts.begin(), route.serve_counts.end(), -1) !=
       route.serve_counts.end()) {
-    throw ShapeError(str(op, ": an index of ", index.layout(), " is outside the ", n, " rows of ",
-                         rows, " on some rank. Check the indices."));
+    throw ShapeError(str(op, ": an index of ", index, " is outside the rows of ", rows,
+                         " on some rank. Check the indices."));
   }
 
   std::int64_t total = 0;
@@ -82,11 +106,15 @@ RowRoute make_route(const char* op, const Tensor& index, const Layout& rows, Axi
   parallel::all_to_all(route.group, ordered.data(), bytes_of(route.want_counts),
                        route.served.data(), bytes_of(route.serve_counts), {op, rows, {}})
       .wait();
-  const std::int64_t first = rows.local_box().lo[0];
+  const std::int64_t first = owned[static_cast<std::size_t>(group.rank())].lo;
   for (std::int64_t& row : route.served) row -= first;
 
   route.place.reserve(wanted.size());
   for (const std::int64_t row : wanted) {
+    if (row < 0) {
+      route.place.push_back(-1);
+      continue;
+    }
     std::size_t r = 0;
     while (!(owned[r].lo <= row && row < owned[r].hi)) ++r;
     const auto begin = ordered.begin() + start[r];
@@ -96,17 +124,6 @@ RowRoute make_route(const char* op, const Tensor& index, const Layout& rows, Axi
   route.unique = std::move(ordered);
   return route;
 }
-
-struct Entry {
-  Tensor index;  // held, so that its identity is not used again
-  std::uint32_t version;
-  Layout rows;
-  std::shared_ptr<const RowRoute> route;
-};
-
-constexpr std::size_t kRemembered = 16;
-
-}  // namespace
 
 std::shared_ptr<const RowRoute> row_route(const char* op,
                                           const Tensor& index,
@@ -131,7 +148,7 @@ std::shared_ptr<const RowRoute> row_route(const char* op,
     }
     entries.erase(found);
   }
-  auto route = std::make_shared<const RowRoute>(make_route(op, index, rows, axes));
+  auto route = std::make_shared<const RowRoute>(route_of(op, index, rows, axes));
   if (entries.size() == kRemembered) entries.pop_back();
   entries.push_front({index, index.version(), rows, route});
   return route;

@@ -30,4 +30,16 @@ std::shared_ptr<const RowRoute> row_route(const char* op,
                                           const Layout& rows,
                                           AxisMask axes);
 
+/// The same for rows numbered so that member r owns [owned[r].lo, owned[r].hi): `wanted` holds the
+/// rows that this rank names, those below 0 are none (place: -1). `valid` is whether all indices of
+/// this rank are in range. Every member must call; throws ShapeError on all when one is not valid.
+/// `index` and `rows` are named in messages.
+RowRoute make_route(const char* op,
+                    const parallel::Group& group,
+                    const std::vector<std::int64_t>& wanted,
+                    const std::vector<Interval>& owned,
+                    bool valid,
+                    const Layout& index,
+                    const Layout& rows);
+
 }  // namespace tessera
