@@ -1,38 +1,16 @@
 // ranks: 1 2 3
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/io/netcdf.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
-#include "io_support.hpp"
+#include "shared_dir.hpp"
 
 using namespace tessera;
 
 namespace {
-
-// One directory for all ranks.
-class SharedDir {
- public:
-  explicit SharedDir(const io::Collective& ranks) : ranks_(ranks) {
-    const auto id = ranks.broadcast(ranks.rank == 0 ? static_cast<std::int64_t>(::getpid()) : 0);
-    path_ =
-        (std::filesystem::temp_directory_path() / ("tessera-ranks-" + std::to_string(id))).string();
-    if (ranks.rank == 0) std::filesystem::create_directories(path_);
-    ranks.barrier();
-  }
-  ~SharedDir() {
-    ranks_.barrier();
-    if (ranks_.rank == 0) std::filesystem::remove_all(path_);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  io::Collective ranks_;
-  std::string path_;
-};
 
 double value(const Index& i) { return static_cast<double>(i[0] * 1000 + i[1] * 10 + i[2]) + 0.25; }
 
@@ -41,7 +19,7 @@ double value(const Index& i) { return static_cast<double>(i[0] * 1000 + i[1] * 1
 TEST_CASE("tensors in any layout go to one file and come back in another") {
   const Mesh mesh = Mesh::world({{"h", process().count}});
   const io::Collective ranks = nn::collective(mesh);
-  const SharedDir dir(ranks);
+  const test::SharedDir dir(ranks);
   const Shape shape{3, 7, 4};
   const Layout rows = Placement(mesh).domain(0, "h").resolve(shape);
   const Layout samples = Placement(mesh).batch("h").resolve(shape);
@@ -70,7 +48,7 @@ TEST_CASE("tensors in any layout go to one file and come back in another") {
 TEST_CASE("ranks share the reading of the normalisation and each reads its part of a batch") {
   const Mesh mesh = Mesh::world({{"w", process().count}});
   const io::Collective ranks = nn::collective(mesh);
-  const SharedDir dir(ranks);
+  const test::SharedDir dir(ranks);
   const Shape shape{12, 24};
   const auto field = [](std::int64_t i, std::int64_t j) {
     return static_cast<double>(i * i + 3 * j % 11);

@@ -401,7 +401,7 @@ ZarrArray parse_zarr3(const std::string& where, const Json& json) {
     const auto value = text ? base64_double(*text) : std::nullopt;
     if (value) given["_FillValue"] = std::vector<double>{*value};
   }
-  array.key_prefix = "c";
+  array.key_prefix.assign(1, 'c');
   array.separator = '/';
   if (json.contains("chunk_key_encoding")) {
     const Json& encoding = json["chunk_key_encoding"];
