@@ -62,6 +62,10 @@
 #include <tessera/nn/heads.hpp>
 #include <tessera/nn/init.hpp>
 #include <tessera/nn/io/extxyz.hpp>
+#include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/npy_writer.hpp>
+#include <tessera/nn/io/vtk.hpp>
+#include <tessera/nn/io/zarr_writer.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/mlp.hpp>
 #include <tessera/nn/module.hpp>

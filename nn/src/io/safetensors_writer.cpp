@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <optional>
 #include <tessera/nn/io/safetensors.hpp>
@@ -7,13 +8,11 @@
 #include <utility>
 
 #include "io/convert.hpp"
-#include "io/posix_file.hpp"
+#include "io/part_file.hpp"
 #include "io/safetensors_header.hpp"
 
 namespace tessera::io {
 namespace {
-
-constexpr std::int64_t kBlock = 1 << 20;  // bytes gathered before a write
 
 std::vector<SafetensorsReader::Entry> place(std::vector<TensorSpec> tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
@@ -30,18 +29,12 @@ std::vector<SafetensorsReader::Entry> place(std::vector<TensorSpec> tensors) {
 
 struct SafetensorsWriter::State {
   std::string path;
-  std::string temporary;
   Collective collective;
   std::vector<SafetensorsReader::Entry> entries;  // offsets from the start of the file
   std::unordered_map<std::string_view, const SafetensorsReader::Entry*> index;
-  std::optional<File> file;
+  std::optional<PartFile> file;
   std::exception_ptr failure;  // the first that this rank met while writing
   std::int64_t elements_written = 0;
-  bool owns_temporary = false;
-
-  ~State() {
-    if (owns_temporary) remove_quietly(temporary);
-  }
 };
 
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
@@ -67,21 +60,10 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   const auto start = static_cast<std::int64_t>(8 + header.size());
   for (auto& entry : s.entries) entry.offset += start;
 
-  s.temporary = temporary_name(path, collective.broadcast(unique_id()));
-  collective.together([&] {
-    if (collective.rank != 0) return;
-    check_replaceable(path);
-    remove_stale_temporaries(path);
-    s.file.emplace(File::create(s.temporary));
-    s.owns_temporary = true;
-    const std::uint64_t length = header.size();
-    s.file->write(&length, 8, 0);
-    s.file->write(header.data(), start - 8, 8);
-    s.file->resize(start + end);
-  });
-  collective.together([&] {
-    if (collective.rank != 0) s.file.emplace(File::modify(s.temporary));
-  });
+  const std::uint64_t length = header.size();
+  std::string head(8, '\0');
+  std::memcpy(head.data(), &length, 8);
+  s.file.emplace(path, head + header, start + end, collective);
 }
 
 void SafetensorsWriter::write_box(std::string_view name, const Box& box, const View& data) {
@@ -95,34 +77,11 @@ void SafetensorsWriter::write_box(std::string_view name, const Box& box, const V
   }
   const SafetensorsReader::Entry& to = *found->second;
   check_convertible("safetensors", data.dtype, to.dtype);
-  const BoxRows rows("safetensors", to.shape, box, data);
+  const BoxRows checked("safetensors", to.shape, box, data);
   if (s.failure) return;
-
-  const auto element = static_cast<std::int64_t>(size_of(to.dtype));
-  const auto data_element = static_cast<std::int64_t>(size_of(data.dtype));
-  const auto* const source = static_cast<const std::byte*>(data.data);
-  std::vector<std::byte> block(static_cast<std::size_t>(
-      std::min(kBlock, std::max<std::int64_t>(box.volume(), 1) * element)));
-  std::int64_t begin = 0;  // of the block, in elements of the tensor
-  std::int64_t filled = 0;
-  const auto flush = [&] {
-    s.file->write(block.data(), filled * element, to.offset + begin * element);
-    filled = 0;
-  };
-  const std::int64_t most = static_cast<std::int64_t>(block.size()) / element;
   try {
-    rows.for_each([&](std::int64_t array_offset, std::int64_t view_offset) {
-      for (std::int64_t done = 0; done < rows.row_length();) {
-        if (filled > 0 && (begin + filled != array_offset + done || filled == most)) flush();
-        if (filled == 0) begin = array_offset + done;
-        const std::int64_t count = std::min(rows.row_length() - done, most - filled);
-        convert(source + (view_offset + done * rows.view_stride()) * data_element, data.dtype,
-                rows.view_stride(), block.data() + filled * element, to.dtype, 1, count);
-        filled += count;
-        done += count;
-      }
-    });
-    flush();
+    s.file->write_box("safetensors", {.offset = to.offset, .shape = to.shape, .dtype = to.dtype},
+                      box, data);
     s.elements_written += box.volume();
   } catch (const IoError&) {
     s.failure = std::current_exception();
@@ -150,10 +109,7 @@ void SafetensorsWriter::commit() {
     throw UsageError(
         str("safetensors: ", written, " of ", declared, " elements were written to ", s.path,
             " (parts are missing, or were written twice). Write each part of each tensor once."));
-  s.collective.together([&] {
-    if (s.collective.rank == 0) commit_file(s.temporary, s.path);
-  });
-  s.owns_temporary = false;
+  s.file->commit();
 }
 
 bool is_first_replica(const Layout& layout) {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tessera/core/view.hpp>
+#include <tessera/core/tensor.hpp>
 #include <tessera/nn/io/attributes.hpp>
 #include <tessera/nn/io/collective.hpp>
 #include <tessera/nn/io/data_error.hpp>
@@ -42,6 +42,13 @@ class NetcdfReader : public FieldReader {
   std::unique_ptr<State> state_;
 };
 
+/// Values as 16-bit integers: half or a quarter of the bytes, for an error of at most
+/// (high - low) / 131068. What lies outside of [low, high] is an error, NaN is a missing point.
+struct NetcdfPacking {
+  double low = 0.0;
+  double high = 1.0;
+};
+
 /// A variable to be written.
 struct NetcdfVariableSpec {
   std::string name;
@@ -49,14 +56,16 @@ struct NetcdfVariableSpec {
   DType dtype = DType::kFloat32;  ///< bf16 is stored as f32, bool as u8
   NetcdfAttributes attributes = {};
   std::optional<double> fill = std::nullopt;  ///< stands for NaN in the file, as `_FillValue`
+  std::optional<NetcdfPacking> packed = std::nullopt;  ///< floating values only; without `fill`
 };
 
-/// Writes a NetCDF file together with other ranks (classic format with 64-bit offsets or data). The
-/// ranks write their parts in turn; `commit` puts the finished file in place atomically.
+/// Writes a NetCDF file together with other ranks (classic format with 64-bit offsets or data): all
+/// of them write their parts at once, each at its place, and `commit` puts the finished file in
+/// place atomically.
 class NetcdfWriter {
  public:
   /// Collective, with the same arguments on every rank. Throws UsageError when a variable names an
-  /// unknown dimension, IoError when the file cannot be created.
+  /// unknown dimension or a name is not allowed, IoError when the file cannot be created.
   NetcdfWriter(const std::string& path,
                const std::vector<NetcdfDimension>& dimensions,
                std::vector<NetcdfVariableSpec> variables,
@@ -69,6 +78,10 @@ class NetcdfWriter {
   /// Collective: each rank writes its part (possibly empty) of the variable, in global indices,
   /// disjoint from those of the others. Throws on every rank when one fails.
   void write_box(std::string_view variable, const Box& box, const View& data);
+  /// Collective: the tensor at index `at` of the variable (empty: it is all of it); samples and
+  /// channels of size 1 may stand around its dimensions. Throws ShapeError, LayoutError when
+  /// Partial.
+  void write(std::string_view variable, const Tensor& tensor, const Index& at = {});
   /// Collective. Checks that the parts cover every variable, flushes, renames. Throws on every
   /// rank.
   void commit();

@@ -1,0 +1,65 @@
+#include <bit>
+#include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/npy_writer.hpp>
+
+#include "io/part_file.hpp"
+
+static_assert(std::endian::native == std::endian::little, "arrays are written little endian");
+
+namespace tessera::io {
+namespace {
+
+const char* descr(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return "<f8";
+    case DType::kInt32:
+      return "<i4";
+    case DType::kInt64:
+      return "<i8";
+    case DType::kUInt8:
+      return "|u1";
+    case DType::kBool:
+      return "|b1";
+    default:
+      return "<f4";
+  }
+}
+
+/// numpy.lib.format, version 1.0: padded so that the values begin at a multiple of 64 bytes.
+std::string header_of(DType dtype, const Shape& shape) {
+  std::string sizes;
+  for (const std::int64_t n : shape) sizes += str(n, ", ");
+  if (shape.size() > 1) sizes.resize(sizes.size() - 2);
+  if (shape.size() == 1) sizes.resize(sizes.size() - 1);
+  std::string text =
+      str("{'descr': '", descr(dtype), "', 'fortran_order': False, 'shape': (", sizes, "), }");
+  constexpr std::size_t kStart = 10;
+  text.resize((kStart + text.size() + 64) / 64 * 64 - kStart - 1, ' ');
+  text += '\n';
+  std::string header("\x93NUMPY\1\0", 8);
+  header += static_cast<char>(text.size() & 0xff);
+  header += static_cast<char>(text.size() >> 8);
+  return header + text;
+}
+
+}  // namespace
+
+void write_npy(const std::string& path, const Tensor& tensor) {
+  const DType dtype = tensor.dtype() == DType::kBFloat16 ? DType::kFloat32 : tensor.dtype();
+  const TensorPart part = part_in("npy", tensor, tensor.shape());
+  const std::string header = header_of(dtype, tensor.shape());
+  const Collective ranks = nn::collective(tensor.mesh());
+  const auto start = std::ssize(header);
+  PartFile file(path, header,
+                start + tensor.shape().product() * static_cast<std::int64_t>(size_of(dtype)),
+                ranks);
+  ranks.together([&] {
+    file.write_box("npy", {.offset = start, .shape = with_rows(tensor.shape()), .dtype = dtype},
+                   part.box, part.view);
+    file.sync();
+  });
+  file.commit();
+}
+
+}  // namespace tessera::io
