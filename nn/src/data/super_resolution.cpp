@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <tessera/kernels/random.hpp>
+#include <tessera/nn/data/statistics.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/data/upsample.hpp>
 #include <utility>
+
+#include "data/draws.hpp"
 
 namespace tessera::data {
 namespace {
@@ -12,19 +16,12 @@ namespace {
 // Streams of this file's random numbers are those of its own key.
 constexpr std::uint64_t kCropKey = 0x63726f7073ull;  // "crops"
 
-std::int64_t scaled_draw(std::uint64_t bits, std::int64_t n) {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<std::int64_t>(Wide{bits} * static_cast<std::uint64_t>(n) >> 64);
-}
-
 SuperResolutionOptions checked(SuperResolutionOptions options) {
   if (options.factor < 1)
     throw UsageError(str("data: factor ", options.factor, ". Use 1 or more."));
   options.field.multiple = options.factor;
   return options;
 }
-
-constexpr std::int64_t kSlabPoints = 1 << 20;
 
 /// Writes row-major values into channel `c` of sample `n` of a local part [N, grid..., C].
 void put_channel(const View& local,
@@ -56,22 +53,6 @@ void put_channel(const View& local,
     });
   });
 }
-
-/// Mean and sum of squared deviations of a set, mergeable (Chan et al., 1979).
-struct Moments {
-  double count = 0.0;
-  double mean = 0.0;
-  double m2 = 0.0;
-
-  void merge(const Moments& other) {
-    if (other.count == 0) return;
-    const double total = count + other.count;
-    const double delta = other.mean - mean;
-    mean += delta * other.count / total;
-    m2 += other.m2 + delta * delta * count * other.count / total;
-    count = total;
-  }
-};
 
 }  // namespace
 
@@ -354,67 +335,25 @@ double SuperResolution::normalized(double value) const {
 }
 
 Normalization SuperResolution::compute_normalization(const io::Collective& collective) const {
-  // Fixed slabs of the outermost dimension, merged in order: the result is the same for any number
-  // of ranks.
-  const Shape& shape = field_.shape();
-  const std::int64_t rows = std::clamp<std::int64_t>(
-      kSlabPoints * shape[0] / std::max<std::int64_t>(shape.product(), 1), 1, shape[0]);
-  const std::int64_t slabs = (shape[0] + rows - 1) / rows;
-  const std::int64_t total = slabs * field_.fields();
-  std::vector<double> sums(static_cast<std::size_t>(4 * total),
-                           0.0);  // count, mean, m2, missing of each slab
-  collective.together([&] {
-    std::vector<double> values;
-    std::vector<double> kept;
-    for (std::int64_t s = collective.rank; s < total; s += collective.size) {
-      Box slab = Box::whole(shape);
-      slab.set(0, {s % slabs * rows, std::min(shape[0], (s % slabs + 1) * rows)});
-      values.resize(static_cast<std::size_t>(slab.volume()));
-      field_.read(s / slabs, slab, View::dense(values.data(), DType::kFloat64, slab.shape()));
-      kept.clear();
-      double missing = 0.0;
-      const double* next = values.data();
-      Box starts = slab;
-      const int last = slab.dims() - 1;
-      starts.set(last, {slab.lo[last], slab.lo[last] + 1});
-      for_each_index(starts, [&](const Index& start) {
-        for (std::int64_t j = slab.lo[last]; j < slab.hi[last]; ++j, ++next) {
-          if (std::isnan(*next)) {
-            missing += 1.0;
-          } else if (!held_out(holdout_dim_ == last ? j : start[holdout_dim_])) {
-            kept.push_back(*next);
-          }
-        }
-      });
-      double* const out = sums.data() + 4 * s;
-      out[0] = static_cast<double>(kept.size());
-      out[3] = missing;
-      if (kept.empty()) continue;
-      for (const double v : kept) out[1] += v;
-      out[1] /= out[0];
-      for (const double v : kept) out[2] += (v - out[1]) * (v - out[1]);
-    }
-  });
-  collective.combine(sums);
-  Moments moments;
-  Normalization result;
-  for (std::int64_t s = 0; s < total; ++s) {
-    const double* const in = sums.data() + 4 * s;
-    moments.merge({in[0], in[1], in[2]});
-    result.missing = result.missing || in[3] > 0;
-  }
-  if (moments.count == 0)
-    throw DataError(str("data: variable \"", field_.variable().name, "\" of ", field_.path(),
-                        " has no valid points to train on."));
-  if (!std::isfinite(moments.mean) || !std::isfinite(moments.m2))
-    throw DataError(str("data: variable \"", field_.variable().name, "\" of ", field_.path(),
-                        " holds infinite values (its mean is ", moments.mean,
-                        "). Mark such points as missing (_FillValue, or NaN)."));
-  result.mean = moments.mean;
-  result.std = std::sqrt(moments.m2 / moments.count);
-  // A constant field has no scale of its own.
-  if (!(result.std > 0)) result.std = 1.0;
-  return result;
+  Shape shape{field_.fields()};
+  for (const std::int64_t n : field_.shape()) shape.push_back(n);
+  StatisticsOptions options;
+  options.weights.resize(static_cast<std::size_t>(shape.size()));
+  std::vector<double>& along = options.weights[static_cast<std::size_t>(holdout_dim_) + 1];
+  for (std::int64_t i = 0; i < field_.shape()[holdout_dim_]; ++i)
+    along.push_back(held_out(i) ? 0.0 : 1.0);
+  const Moments moments = statistics(
+      str("variable \"", field_.variable().name, "\" of ", field_.path()), shape,
+      [&](const Box& box, std::span<double> values) {
+        Box grid = Box::whole(field_.shape());
+        for (int d = 0; d < grid.dims(); ++d) grid.set(d, box[d + 1]);
+        for (std::int64_t f = box.lo[0]; f < box.hi[0]; ++f)
+          field_.read(f, grid,
+                      View::dense(values.data() + (f - box.lo[0]) * grid.volume(), DType::kFloat64,
+                                  grid.shape()));
+      },
+      collective, options);
+  return {moments.mean, moments.std(), moments.missing > 0};
 }
 
 bool SuperResolution::held_out(std::int64_t fine) const {
