@@ -10,7 +10,7 @@
 #include <tessera/kernels/group_norm.hpp>
 #include <tessera/kernels/index.hpp>
 #include <tessera/kernels/layer_norm.hpp>
-#include <tessera/kernels/optim.hpp>
+#include <tessera/kernels/optim_methods.hpp>
 #include <tessera/kernels/random.hpp>
 #include <tessera/kernels/reduce.hpp>
 
@@ -397,6 +397,29 @@ TEST_CASE("rows by index and optimiser steps") {
     kernels::ema_step({&cpu, 1}, 0.9);
     kernels::ema_step({&gpu, 1}, 0.9);
     same(p, gp, 20);
+    if (dtype != DType::kBFloat16) {  // whose rounding these would magnify
+      // v, not m, holds squares.
+      const kernels::OptimSegment cpu_squares{p.view, g.view, v.view, m.view, 0.1, 0.01};
+      const kernels::OptimSegment gpu_squares{gp.view, gg.view, gv.view, gm.view, 0.1, 0.01};
+      kernels::rmsprop_step({&cpu_squares, 1}, {.eps = 0.1, .momentum = 0.5});
+      kernels::rmsprop_step({&gpu_squares, 1}, {.eps = 0.1, .momentum = 0.5});
+      same(p, gp, 40);
+      kernels::adagrad_step({&cpu_squares, 1}, 0.5, 1e-3);
+      kernels::adagrad_step({&gpu_squares, 1}, 0.5, 1e-3);
+      same(p, gp, 40);
+      kernels::lion_step({&cpu, 1}, 0.7, 0.9);
+      kernels::lion_step({&gpu, 1}, 0.7, 0.9);
+      same(m, gm, 20);
+      OwnedView u = make_view({1000}, dtype);
+      const Twin gu(u);
+      kernels::OptimSegment cpu_direction = cpu;
+      kernels::OptimSegment gpu_direction = gpu;
+      cpu_direction.third = u.view;
+      gpu_direction.third = gu.view;
+      kernels::lamb_direction({&cpu_direction, 1}, {.eps = 0.1, .step = 3});
+      kernels::lamb_direction({&gpu_direction, 1}, {.eps = 0.1, .step = 3});
+      same(u, gu, 40);
+    }
     REQUIRE(kernels::sum_of_squares({&g.view, 1}) ==
             Approx(kernels::sum_of_squares({&gg.view, 1})).epsilon(1e-12));
   }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <tessera/core/threads.hpp>
 #include <tessera/kernels/elementwise.hpp>
-#include <tessera/kernels/optim.hpp>
+#include <tessera/kernels/optim_methods.hpp>
 
 #include "kernels/random_view.hpp"
 
@@ -98,6 +98,73 @@ TEST_CASE("steps of AdamW, SGD and averages") {
     problem.check(
         before, tolerance,
         [](const OptimSegment&, double& p, double g, double&, double&) { p = 0.9 * p + 0.1 * g; });
+  }
+}
+
+TEST_CASE("steps of RMSprop, Adagrad and Lion, and the direction of LAMB") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    const double tolerance = 60 * epsilon(dtype);
+    const auto check = [&](const auto& step, const auto& rule) {
+      Problem problem(dtype, true);
+      const Problem before = copy_of(problem, dtype, true);
+      step(problem.segments);
+      problem.check(before, tolerance, rule);
+    };
+    // m: the squares, v: the velocity (RMSprop).
+    for (const bool velocity : {false, true}) {
+      check(
+          [&](std::vector<OptimSegment>& segments) {
+            for (OptimSegment& s : segments) {
+              kernels::binary(kernels::BinaryKind::kMul, s.first, s.first, s.first);
+              if (!velocity) s.second = {};
+            }
+            kernels::rmsprop_step(segments, {.alpha = 0.8, .eps = 0.1, .momentum = 0.5});
+          },
+          [&](const OptimSegment& s, double& p, double g, double& m, double& v) {
+            g += 0.01 * p;
+            m = 0.8 * m * m + 0.2 * g * g;
+            const double u = g / (std::sqrt(m) + 0.1);
+            if (velocity) v = 0.5 * v + u;
+            p -= s.rate * (velocity ? v : u);
+          });
+    }
+    check(
+        [](std::vector<OptimSegment>& segments) {
+          for (OptimSegment& s : segments) std::swap(s.first, s.second);
+          kernels::adagrad_step(segments, 0.5, 1e-3);
+        },
+        [](const OptimSegment& s, double& p, double g, double&, double& v) {
+          g += 0.01 * p;
+          v += g * g;
+          p -= s.rate * g / (std::sqrt(0.5 + v) + 1e-3);
+        });
+    check([](const auto& segments) { kernels::lion_step(segments, 0.7, 0.9); },
+          [](const OptimSegment& s, double& p, double g, double& m, double&) {
+            p *= 1 - s.rate * 0.01;
+            p -= s.rate * (0.7 * m + 0.3 * g > 0 ? 1 : -1);
+            m = 0.9 * m + 0.1 * g;
+          });
+    Problem problem(dtype, true);
+    const Problem before = copy_of(problem, dtype, true);
+    std::vector<OwnedView> directions;
+    for (OptimSegment& s : problem.segments) {
+      directions.push_back(make_view({s.parameter.size()}, dtype));
+      s.third = directions.back().view;
+    }
+    kernels::lamb_direction(problem.segments, {.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .step = 3});
+    for (std::size_t k = 0; k < directions.size(); ++k) {
+      for (std::int64_t i = 0; i < directions[k].view.size(); i += 1 + i / 50) {
+        const double g = before.g[k].at({i});
+        const double m = 0.8 * before.m[k].at({i}) + 0.2 * g;
+        const double v = 0.9 * before.v[k].at({i}) + 0.1 * g * g;
+        const double u =
+            m / (1 - 0.512) / (std::sqrt(v / (1 - 0.729)) + 1e-3) + 0.01 * before.p[k].at({i});
+        REQUIRE(problem.m[k].at({i}) == Approx(m).margin(tolerance));
+        REQUIRE(problem.v[k].at({i}) == Approx(v).margin(tolerance));
+        REQUIRE(problem.p[k].at({i}) == before.p[k].at({i}));
+        REQUIRE(directions[k].at({i}) == Approx(u).epsilon(tolerance).margin(tolerance));
+      }
+    }
   }
 }
 
