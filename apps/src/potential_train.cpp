@@ -7,9 +7,11 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/models/mace_file.hpp>
 #include <tessera/nn/atoms/batches.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/plot.hpp>
+#include <tessera/nn/schedules.hpp>
 #include <tuple>
 
 #include "potential.hpp"

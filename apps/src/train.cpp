@@ -8,9 +8,11 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/progress.hpp>
+#include <tessera/nn/schedules.hpp>
 #include <tessera/parallel/stats.hpp>
 
 #include "mesh_option.hpp"

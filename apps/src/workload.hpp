@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/inspect/workload.hpp>
 #include <tessera/nn/optim.hpp>
 #include <vector>

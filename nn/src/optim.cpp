@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
@@ -15,6 +13,7 @@
 #include <tessera/parallel/redistribute.hpp>
 
 #include "dense.hpp"
+#include "optim_support.hpp"
 
 namespace tessera::optim {
 namespace {
@@ -37,12 +36,12 @@ void gather_shares(const std::vector<std::pair<Tensor, Tensor>>& shares) {
 }  // namespace
 
 Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
-                     std::vector<const char*> slot_names,
+                     const SlotNames& slot_names,
                      double lr,
                      double weight_decay,
                      bool decay_vectors,
                      const std::vector<Group>& groups)
-    : slot_names_(std::move(slot_names)), lr_(lr) {
+    : lr_(lr) {
   std::vector<bool> matched(groups.size(), false);
   for (const nn::Parameter& p : parameters) {
     if (!p.requires_grad()) continue;
@@ -53,7 +52,7 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
                              "initialised model."));
       }
     }
-    Item item{.parameter = p};
+    Item item{.parameter = p, .slot_names = slot_names(p)};
     if (decay_vectors || p.shape().size() > 1) item.weight_decay = weight_decay;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (!nn::glob_match(groups[g].pattern, p.path())) continue;
@@ -62,7 +61,7 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
       if (groups[g].weight_decay >= 0.0) item.weight_decay = groups[g].weight_decay;
     }
     parameters_.push_back(p);
-    if (p.here()) items_.push_back(std::move(item));
+    items_.push_back(std::move(item));
   }
   if (parameters_.empty()) {
     throw UsageError("optim: no trainable parameter was given. Pass model.parameters().");
@@ -75,97 +74,107 @@ Optimizer::Optimizer(const std::vector<nn::Parameter>& parameters,
   }
 }
 
-void Optimizer::make_slots(Item& item) const {
-  if (item.slots.size() == slot_names_.size()) return;
-  for (std::size_t s = 0; s < slot_names_.size(); ++s) {
+void Optimizer::make_slots(Item& item) {
+  while (item.slots.size() < item.slot_names.size()) {
     item.slots.push_back(Tensor::zeros(item.parameter.optimizer_layout(), item.parameter.dtype()));
   }
+}
+
+std::vector<Optimizer::Change> Optimizer::take_changes(bool all) {
+  finish_gradients();
+  std::vector<Change> changes;
+  changes.reserve(items_.size());
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    if (!item.parameter.here()) continue;
+    const Tensor& value = item.parameter.value();
+    const Layout& layout = item.parameter.optimizer_layout();
+    Tensor g = gradient(value);
+    if (!g.defined()) {
+      if (!all) continue;
+      g = Tensor::zeros(layout, value.dtype());
+    }
+    make_slots(item);
+    changes.push_back({.parameter = &item.parameter,
+                       .index = i,
+                       .value = redistribute(value.detach(), layout),
+                       .gradient = dense(redistribute(g, layout)),
+                       .slots = item.slots,
+                       .rate = lr_ * item.lr_scale,
+                       .weight_decay = item.weight_decay});
+    clear_gradient(value);
+  }
+  return changes;
+}
+
+void Optimizer::give_back(const std::vector<Change>& changes) {
+  std::vector<std::pair<Tensor, Tensor>> shares;
+  for (const Change& change : changes) {
+    const Tensor& value = change.parameter->value();
+    if (!(change.value.layout() == value.layout())) shares.emplace_back(value, change.value);
+  }
+  gather_shares(shares);
 }
 
 void Optimizer::step() {
   const NoGrad no_grad;
   const PhaseScope phase(Phase::kUpdate);
-  finish_gradients();
-  ++steps_;
-  std::vector<Tensor> gradients;  // keeps dense copies alive
-  std::vector<std::pair<Tensor, Tensor>> shares;
-  std::vector<kernels::OptimSegment> segments;
-  for (Item& item : items_) {
-    const Tensor& value = item.parameter.value();
-    const Tensor g = gradient(value);
-    if (!g.defined()) continue;
-    make_slots(item);
-    const Layout& layout = item.parameter.optimizer_layout();
-    const Tensor share = redistribute(value.detach(), layout);
-    if (!(layout == value.layout())) shares.emplace_back(value, share);
-    gradients.push_back(dense(redistribute(g, layout)));
-    kernels::OptimSegment segment;
-    segment.parameter = share.mutable_local();
-    segment.gradient = gradients.back().local();
-    if (!item.slots.empty()) segment.first = item.slots[0].mutable_local();
-    if (item.slots.size() > 1) segment.second = item.slots[1].mutable_local();
-    if (item.slots.size() > 2) segment.third = item.slots[2].mutable_local();
-    segment.rate = lr_ * item.lr_scale;
-    segment.weight_decay = item.weight_decay;
-    segments.push_back(segment);
-    clear_gradient(value);
-  }
-  update(segments);
-  gather_shares(shares);
+  count_step();
+  const std::vector<Change> changes = take_changes();
+  update(changes);
+  give_back(changes);
 }
 
 void Optimizer::zero_grad() {
   finish_gradients();
-  for (const Item& item : items_) clear_gradient(item.parameter.value());
+  for (const Item& item : items_)
+    if (item.parameter.here()) clear_gradient(item.parameter.value());
 }
 
 std::vector<std::pair<std::string, Tensor>> Optimizer::state() {
   std::vector<std::pair<std::string, Tensor>> tensors;
-  auto item = items_.begin();
-  for (const nn::Parameter& p : parameters_) {
-    if (p.here()) make_slots(*item);
-    for (std::size_t s = 0; s < slot_names_.size(); ++s) {
-      tensors.emplace_back(p.path() + "/" + slot_names_[s],
+  for (Item& item : items_) {
+    const nn::Parameter& p = item.parameter;
+    if (p.here()) make_slots(item);
+    for (std::size_t s = 0; s < item.slot_names.size(); ++s) {
+      tensors.emplace_back(p.path() + "/" + item.slot_names[s],
                            p.here()
-                               ? item->slots[s]
+                               ? item.slots[s]
                                : Tensor::empty(p.in_its_stage(p.optimizer_layout()), p.dtype()));
     }
-    if (p.here()) ++item;
   }
   return tensors;
 }
 
 Sgd::Sgd(const std::vector<nn::Parameter>& parameters, const SgdOptions& options)
     : Optimizer(parameters,
-                options.momentum != 0.0 ? std::vector<const char*>{"momentum"}
-                                        : std::vector<const char*>{},
+                always(options.momentum != 0.0 ? Names{"momentum"} : Names{}),
                 options.lr,
                 options.weight_decay,
                 options.decay_vectors,
                 options.groups),
       options_(options) {}
 
-void Sgd::update(const std::vector<kernels::OptimSegment>& segments) {
-  kernels::sgd_step(segments, options_.momentum, options_.nesterov);
+void Sgd::update(const std::vector<Change>& changes) {
+  kernels::sgd_step(segments_of(changes), options_.momentum, options_.nesterov);
 }
 
 AdamW::AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& options)
     : Optimizer(parameters,
-                options.amsgrad
-                    ? std::vector<const char*>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
-                    : std::vector<const char*>{"exp_avg", "exp_avg_sq"},
+                always(options.amsgrad ? Names{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                                       : Names{"exp_avg", "exp_avg_sq"}),
                 options.lr,
                 options.weight_decay,
                 options.decay_vectors,
                 options.groups),
       options_(options) {}
 
-void AdamW::update(const std::vector<kernels::OptimSegment>& segments) {
-  kernels::adamw_step(segments, {.beta1 = options_.beta1,
-                                 .beta2 = options_.beta2,
-                                 .eps = options_.eps,
-                                 .step = steps(),
-                                 .coupled = options_.coupled});
+void AdamW::update(const std::vector<Change>& changes) {
+  kernels::adamw_step(segments_of(changes), {.beta1 = options_.beta1,
+                                             .beta2 = options_.beta2,
+                                             .eps = options_.eps,
+                                             .step = steps(),
+                                             .coupled = options_.coupled});
 }
 
 double grad_norm(const std::vector<nn::Parameter>& parameters) {
@@ -207,67 +216,6 @@ double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_n
     }
   }
   return norm;
-}
-
-Ema::Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options)
-    : options_(options) {
-  for (const nn::Parameter& p : parameters) {
-    if (!p.requires_grad()) continue;
-    parameters_.push_back(p);
-    averages_.push_back(p.here() ? Tensor::from_local(p.value().local(), p.rest()) : p.stored());
-  }
-}
-
-void Ema::update() {
-  const PhaseScope phase(Phase::kUpdate);
-  const auto t = static_cast<double>(++updates_);
-  const double decay =
-      options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
-  std::vector<kernels::OptimSegment> segments;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].here()) continue;
-    kernels::OptimSegment segment;
-    segment.parameter = averages_[i].mutable_local();
-    segment.gradient = parameters_[i].value().local();
-    segments.push_back(segment);
-  }
-  kernels::ema_step(segments, decay);
-}
-
-void Ema::swap() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].here()) continue;
-    const View a = averages_[i].mutable_local();
-    const View p = parameters_[i].value().mutable_local();
-    const auto bytes = static_cast<std::size_t>(averages_[i].local_bytes());
-    if (dry_run()) continue;
-    std::swap_ranges(a.as<std::byte>(), a.as<std::byte>() + bytes, p.as<std::byte>());
-  }
-}
-
-std::vector<std::pair<std::string, Tensor>> Ema::state() const {
-  std::vector<std::pair<std::string, Tensor>> tensors;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    tensors.emplace_back(parameters_[i].path(), averages_[i]);
-  }
-  return tensors;
-}
-
-void PlateauSchedule::update(double loss) {
-  if (loss < state_.best * (1.0 - options_.threshold)) {
-    state_.best = loss;
-    state_.bad = 0;
-  } else if (++state_.bad > options_.patience) {
-    state_.scale *= options_.factor;
-    state_.bad = 0;
-  }
-}
-
-double CosineSchedule::operator()(std::int64_t step) const {
-  if (step < warmup) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
-  const double length = static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
-  const double t = std::min(1.0, static_cast<double>(step - warmup) / length);
-  return final_lr + 0.5 * (lr - final_lr) * (1.0 + std::cos(std::numbers::pi * t));
 }
 
 }  // namespace tessera::optim

@@ -6,6 +6,7 @@
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/nan_guard.hpp>
 #include <tessera/nn/optim.hpp>
 

@@ -8,6 +8,7 @@
 #include <tessera/models/swin.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/models/vit.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/inspect/plan.hpp>
 #include <tessera/nn/optim.hpp>
 #include <tessera/parallel/runtime.hpp>

@@ -14,6 +14,7 @@
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/random.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/optim.hpp>
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/layers.hpp>
 

@@ -6,6 +6,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/random.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/layers.hpp>
 #include <thread>

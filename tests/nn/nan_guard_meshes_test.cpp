@@ -7,6 +7,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/loss.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/nan_guard.hpp>
 #include <tessera/nn/optim.hpp>

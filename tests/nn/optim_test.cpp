@@ -1,69 +1,9 @@
 // ranks: 1 2 3 4
-#include <catch2/catch.hpp>
-#include <cmath>
-#include <tessera/autograd/autograd.hpp>
-#include <tessera/autograd/ops/elementwise.hpp>
-#include <tessera/autograd/ops/reduce.hpp>
-#include <tessera/nn/module.hpp>
-#include <tessera/nn/optim.hpp>
+#include <tessera/nn/averages.hpp>
 
-#include "support/op_test.hpp"
+#include "nn/optim_support.hpp"
 
 namespace tessera::test {
-namespace {
-
-Mesh line() { return Mesh::world({{"x", process().count}}); }
-
-/// Three parameters, one of them split at rest; loss = sum of c (p - t)^4.
-struct Toy : nn::Module {
-  nn::Parameter a, b, c;
-  explicit Toy(const Mesh& mesh, DType dtype = DType::kFloat64)
-      : a({5, 3}, nn::init::normal(0, 1), mesh, dtype),
-        b({7}, nn::init::normal(0, 1), mesh, dtype),
-        c({2, 4, 3}, nn::init::normal(0, 1), mesh, dtype) {
-    nn::initialize(*this, 1);
-    nn::place(*this, {{"a", {.rest = Placement(mesh).shard(0, {"x"})}}});
-  }
-  void fields(nn::Fields& f) override {
-    f("a", a);
-    f("b", b);
-    f("c", c);
-  }
-  Tensor loss() {
-    Tensor total;
-    double scale = 0.5;
-    for (const nn::Parameter& p : parameters()) {
-      const Tensor part = sum(square(square(p() - 0.3))) * scale;
-      total = total.defined() ? total + part : part;
-      scale += 0.25;
-    }
-    return total;
-  }
-};
-
-struct Reference {
-  std::vector<DenseArray> p;
-  explicit Reference(Toy& toy) {
-    for (const nn::Parameter& q : toy.parameters()) p.push_back(to_dense(q.value()));
-  }
-  static double gradient(std::size_t which, double v) {
-    return (0.5 + 0.25 * static_cast<double>(which)) * 4 * std::pow(v - 0.3, 3);
-  }
-  void check(Toy& toy, double tolerance = 1e-12) const {
-    const auto now = toy.parameters();
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      CHECK(compare(now[i].path(), now[i].value(), p[i], tolerance) == "");
-    }
-  }
-};
-
-void train(Toy& toy, optim::Optimizer& optimizer) {
-  backward(toy.loss());
-  optimizer.step();
-  for (const nn::Parameter& p : toy.parameters()) CHECK_FALSE(gradient(p.value()).defined());
-}
-
-}  // namespace
 
 TEST_CASE("sgd follows its formula") {
   const double momentum = GENERATE(0.0, 0.9);
@@ -251,6 +191,25 @@ TEST_CASE("averages follow the parameters") {
   trained.check(toy, 0.0);
 }
 
+TEST_CASE("equal averages are means") {
+  Toy toy(line());
+  Reference mean(toy);
+  optim::Sgd sgd(toy.parameters(), {.lr = 0.01});
+  optim::Ema average(toy.parameters(), {.equal = true});
+  for (DenseArray& p : mean.p) std::fill(p.values.begin(), p.values.end(), 0.0);
+  for (int t = 1; t <= 6; ++t) {
+    train(toy, sgd);
+    average.update();
+    const Reference now(toy);
+    for (std::size_t i = 0; i < 3; ++i)
+      for (std::size_t e = 0; e < now.p[i].values.size(); ++e)
+        mean.p[i].values[e] += now.p[i].values[e] / 6;
+  }
+  CHECK(average.updates() == 6);
+  const optim::EmaScope scope(average);
+  mean.check(toy);
+}
+
 TEST_CASE("optimisers refuse what cannot be meant") {
   Toy toy(line());
   CHECK_THROWS_AS(optim::Sgd({}), UsageError);
@@ -258,31 +217,6 @@ TEST_CASE("optimisers refuse what cannot be meant") {
   CHECK_THROWS_AS(optim::AdamW(toy.parameters(), {.groups = {{.pattern = "z*"}}}), UsageError);
   toy.b.set_requires_grad(false);
   CHECK(optim::Sgd(toy.parameters()).parameters().size() == 2);
-}
-
-TEST_CASE("cosine schedule") {
-  const optim::CosineSchedule lr = {.lr = 2.0, .steps = 110, .warmup = 10, .final_lr = 0.5};
-  CHECK(lr(0) == Approx(0.2));
-  CHECK(lr(9) == Approx(2.0));
-  CHECK(lr(10) == Approx(2.0));
-  CHECK(lr(60) == Approx(1.25));
-  CHECK(lr(110) == Approx(0.5));
-  CHECK(lr(200) == Approx(0.5));
-  for (int s = 10; s < 110; ++s) CHECK(lr(s + 1) < lr(s));
-}
-
-TEST_CASE("the rate falls when a loss does not") {
-  optim::PlateauSchedule schedule({.factor = 0.5, .patience = 2});
-  const double losses[] = {1.0, 0.9, 0.9, 0.89999, std::nan(""), 0.95, 0.5, 0.6, 0.6, 0.6, 0.6};
-  const double scales[] = {1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25};
-  for (std::size_t i = 0; i < std::size(losses); ++i) {
-    // A copy that goes on from the state is the same.
-    optim::PlateauSchedule copy({.factor = 0.5, .patience = 2});
-    copy.set_state(schedule.state());
-    schedule = copy;
-    schedule.update(losses[i]);
-    CHECK(schedule.scale() == scales[i]);
-  }
 }
 
 }  // namespace tessera::test

@@ -10,11 +10,13 @@
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/mlp.hpp>
 #include <tessera/nn/optim.hpp>
 #include <tessera/nn/pipeline.hpp>
+#include <tessera/nn/schedules.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <tessera/parallel/stats.hpp>
 

@@ -8,6 +8,7 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/core/memory.hpp>
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/layers.hpp>
 #include <tessera/nn/norms.hpp>
 #include <tessera/nn/optim.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/nn/averages.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 #include <tessera/nn/module.hpp>
 #include <tessera/nn/optim.hpp>

@@ -1,14 +1,11 @@
 #pragma once
 
-#include <limits>
+#include <functional>
+#include <span>
 #include <string>
 #include <tessera/nn/parameter.hpp>
 #include <utility>
 #include <vector>
-
-namespace tessera::kernels {
-struct OptimSegment;
-}
 
 namespace tessera::optim {
 
@@ -29,8 +26,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Finishes pending gradient reductions, changes every parameter that has a gradient, and clears
-  /// the gradients. Every rank must call.
-  void step();
+  /// the gradients. Every rank must call. Lbfgs has a step of its own and throws UsageError here.
+  virtual void step();
   /// Clears the gradients without a step; finishes pending reductions first.
   void zero_grad();
 
@@ -42,32 +39,53 @@ class Optimizer {
 
   /// The state's tensors by name, `<parameter path>/<what>`, in the rest layouts of the parameters;
   /// made (zero) when they do not exist yet. For checkpoints.
-  std::vector<std::pair<std::string, Tensor>> state();
+  virtual std::vector<std::pair<std::string, Tensor>> state();
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
  protected:
+  /// Names of a parameter's state.
+  using SlotNames = std::function<std::vector<std::string>(const nn::Parameter&)>;
+  /// One parameter in a step: this rank's share of its value, gradient and state, all in its
+  /// optimizer_layout() and dense.
+  struct Change {
+    const nn::Parameter* parameter = nullptr;
+    std::size_t index = 0;          ///< in parameters()
+    Tensor value;                   ///< what update() changes in place
+    Tensor gradient;                ///< zero where there was none
+    std::span<const Tensor> slots;  ///< in the order of their names; changed in place
+    double rate = 0.0;              ///< learning rate, with the scale of the group
+    double weight_decay = 0.0;
+  };
+
   /// Throws UsageError when two parameters have the same path, or none is trainable, or a group
   /// matches none. `decay_vectors`: see AdamWOptions.
   Optimizer(const std::vector<nn::Parameter>& parameters,
-            std::vector<const char*> slot_names,  // at most three: the kernels' first to third
+            const SlotNames& slot_names,
             double lr,
             double weight_decay,
             bool decay_vectors,
             const std::vector<Group>& groups);
-  /// Changes all parameters that have a gradient, in one pass; steps() counts this step already.
-  virtual void update(const std::vector<kernels::OptimSegment>& segments) = 0;
+  /// Changes all parameters that have a gradient; steps() counts this step already.
+  virtual void update(const std::vector<Change>& changes) = 0;
+
+  /// What the parameters that lie here have to change, those without a gradient left out unless
+  /// `all`. Finishes pending reductions and clears the gradients.
+  std::vector<Change> take_changes(bool all = false);
+  /// Brings the changed values to the parameters.
+  void give_back(const std::vector<Change>& changes);
+  void count_step() { ++steps_; }
 
  private:
   struct Item {
     nn::Parameter parameter;
+    std::vector<std::string> slot_names;
     double lr_scale = 1.0;
     double weight_decay = 0.0;
     std::vector<Tensor> slots = {};
   };
-  void make_slots(Item& item) const;
+  static void make_slots(Item& item);
   std::vector<nn::Parameter> parameters_;
-  std::vector<Item> items_;
-  std::vector<const char*> slot_names_;
+  std::vector<Item> items_;  // one per parameter
   double lr_;
   std::int64_t steps_ = 0;
 };
@@ -89,7 +107,7 @@ class Sgd : public Optimizer {
   explicit Sgd(const std::vector<nn::Parameter>& parameters, const SgdOptions& options = {});
 
  protected:
-  void update(const std::vector<kernels::OptimSegment>& segments) override;
+  void update(const std::vector<Change>& changes) override;
 
  private:
   SgdOptions options_;
@@ -115,7 +133,7 @@ class AdamW : public Optimizer {
   explicit AdamW(const std::vector<nn::Parameter>& parameters, const AdamWOptions& options = {});
 
  protected:
-  void update(const std::vector<kernels::OptimSegment>& segments) override;
+  void update(const std::vector<Change>& changes) override;
 
  private:
   AdamWOptions options_;
@@ -128,87 +146,5 @@ double grad_norm(const std::vector<nn::Parameter>& parameters);
 /// Scales all gradients by max_norm / norm where the norm exceeds `max_norm` (Pascanu et al. 2013),
 /// and returns the norm before.
 double clip_grad_norm(const std::vector<nn::Parameter>& parameters, double max_norm);
-
-/// Options of Ema.
-struct EmaOptions {
-  double decay = 0.999;
-  /// Update t (from 1) uses min(decay, (1 + t) / (10 + t)), so that the average forgets the start.
-  bool warm_up = true;
-};
-
-/// Exponential moving average of parameters: average = decay average + (1 - decay) parameter.
-class Ema {
- public:
-  /// Starts at the present values.
-  explicit Ema(const std::vector<nn::Parameter>& parameters, const EmaOptions& options = {});
-  /// Takes the present values into the average; call after each step().
-  void update();
-  /// Exchanges averages and parameters; call twice to get back.
-  void swap();
-
-  std::int64_t updates() const { return updates_; }
-  void set_updates(std::int64_t updates) { updates_ = updates; }
-  /// The averages by parameter path, in the rest layouts. For checkpoints.
-  std::vector<std::pair<std::string, Tensor>> state() const;
-
- private:
-  std::vector<nn::Parameter> parameters_;
-  std::vector<Tensor> averages_;
-  EmaOptions options_;
-  std::int64_t updates_ = 0;
-};
-
-/// While alive, the parameters hold their averages.
-class EmaScope {
- public:
-  explicit EmaScope(Ema& ema) : ema_(ema) { ema_.swap(); }
-  ~EmaScope() { ema_.swap(); }
-  EmaScope(const EmaScope&) = delete;
-
- private:
-  Ema& ema_;
-};
-
-/// Options of PlateauSchedule.
-struct PlateauOptions {
-  double factor = 0.8;
-  std::int64_t patience = 50;
-  double threshold = 1e-4;  ///< by how much of itself the best loss must fall to count
-};
-
-/// A factor of the learning rate that falls when a loss has not improved for more than `patience`
-/// calls: what torch calls ReduceLROnPlateau.
-class PlateauSchedule {
- public:
-  explicit PlateauSchedule(const PlateauOptions& options = {}) : options_(options) {}
-  /// Takes the next loss; NaN counts as no improvement.
-  void update(double loss);
-  double scale() const { return state_.scale; }
-
-  /// For checkpoints.
-  struct State {
-    double scale = 1.0;
-    double best = std::numeric_limits<double>::infinity();
-    std::int64_t bad = 0;  ///< calls since the last improvement or fall
-  };
-  const State& state() const { return state_; }
-  void set_state(const State& state) { state_ = state; }
-
- private:
-  PlateauOptions options_;
-  State state_;
-};
-
-/// Learning rate by step: linear from 0 over `warmup` steps to `lr`, then half a cosine to
-/// `final_lr` at step `steps` (Loshchilov & Hutter 2017). A pure function, so resuming needs no
-/// state.
-struct CosineSchedule {
-  double lr = 1e-3;
-  std::int64_t steps = 1;
-  std::int64_t warmup = 0;
-  double final_lr = 0.0;
-  /// The rate for step `step` (from 0).
-  double operator()(std::int64_t step) const;
-};
 
 }  // namespace tessera::optim
