@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <tessera/nn/io/plot.hpp>
 
@@ -24,17 +25,39 @@ io::ColorMap map_of(const std::vector<double>& values) {
   return *low < 0.0 && *high > 0.0 ? io::ColorMap::kRelief : io::ColorMap::kViridis;
 }
 
-/// Each point as a square of `k` x `k` points.
-std::vector<double> enlarged(const std::vector<double>& values,
-                             std::int64_t rows,
-                             std::int64_t columns,
-                             std::int64_t k) {
-  std::vector<double> large;
-  large.reserve(static_cast<std::size_t>(rows * columns * k * k));
-  for (std::int64_t r = 0; r < rows * k; ++r)
-    for (std::int64_t c = 0; c < columns * k; ++c)
-      large.push_back(values[static_cast<std::size_t>(r / k * columns + c / k)]);
-  return large;
+/// Whether a unit is degrees in the direction `way`, north or east (CF conventions 4.1 and 4.2).
+bool is_degrees(const std::string& unit, char way) {
+  std::string text;
+  for (const char c : unit)
+    if (std::isalpha(static_cast<unsigned char>(c)))
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string full = way == 'n' ? "north" : "east";
+  for (const std::string degrees : {"degree", "degrees"})
+    if (text == degrees + full || text == degrees + way) return true;
+  return false;
+}
+
+/// The coordinates of `part`, which runs on across the end of a periodic dimension.
+std::vector<double> of_part(const std::vector<double>& coordinates, Interval part) {
+  std::vector<double> values;
+  const std::int64_t n = std::ssize(coordinates);
+  for (std::int64_t i = part.lo; n > 0 && i < part.hi; ++i)
+    values.push_back(coordinates[static_cast<std::size_t>((i % n + n) % n)]);
+  return values;
+}
+
+/// Coordinates in the middle of `count` runs of equal length.
+std::vector<double> thinned(const std::vector<double>& x, std::int64_t count) {
+  std::vector<double> values;
+  const auto n = static_cast<double>(x.size());
+  for (std::int64_t i = 0; !x.empty() && i < count; ++i) {
+    const double at = std::clamp(
+        (static_cast<double>(i) + 0.5) * n / static_cast<double>(count) - 0.5, 0.0, n - 1.0);
+    const auto k = static_cast<std::size_t>(at);
+    const double next = x[std::min(k + 1, x.size() - 1)];
+    values.push_back(x[k] + (at - std::floor(at)) * (next - x[k]));
+  }
+  return values;
 }
 
 double rms(const std::vector<double>& values) {
@@ -55,6 +78,15 @@ std::string unit_of(const io::FieldVariable& variable) {
   if (it == variable.attributes.end()) return "";
   const std::string* const text = std::get_if<std::string>(&it->second);
   return text != nullptr ? *text : "";
+}
+
+Degrees degrees_of(const data::GridField& field, int rows_dim) {
+  const Degrees degrees = {field.coordinates(rows_dim), field.coordinates(rows_dim + 1)};
+  if (degrees.latitudes.empty() || degrees.longitudes.empty() ||
+      !is_degrees(field.coordinate_attribute(rows_dim, "units"), 'n') ||
+      !is_degrees(field.coordinate_attribute(rows_dim + 1, "units"), 'e'))
+    return {};
+  return degrees;
 }
 
 void draw_losses(const std::string& path, const std::vector<std::vector<double>>& curves) {
@@ -85,6 +117,9 @@ void draw_prediction(const std::string& path,
   const std::int64_t columns = picture.tile[1].size();
   const bool below = ascending(field, 0);
   const std::string unit = unit_of(field.variable());
+  const Degrees degrees = degrees_of(field, 0);
+  const std::vector<double> latitudes = of_part(degrees.latitudes, picture.tile[0]);
+  const std::vector<double> longitudes = of_part(degrees.longitudes, picture.tile[1]);
   const auto [low, high] = std::minmax_element(picture.truth.begin(), picture.truth.end());
   const io::ColorMap map = map_of(picture.truth);
   const auto difference = [&](const std::vector<double>& from) {
@@ -104,7 +139,10 @@ void draw_prediction(const std::string& path,
                           .high = *high,
                           .unit = unit,
                           .first_row_below = below,
-                          .hillshade = map == io::ColorMap::kRelief};
+                          .hillshade = map == io::ColorMap::kRelief,
+                          .latitudes = latitudes,
+                          .longitudes = longitudes,
+                          .coastlines = map != io::ColorMap::kRelief};
   };
   const auto error_panel = [&](const std::vector<double>& values, const char* of) {
     return io::FieldPanel{
@@ -114,7 +152,10 @@ void draw_prediction(const std::string& path,
         .low = -range,
         .high = range,
         .unit = unit,
-        .first_row_below = below};
+        .first_row_below = below,
+        .latitudes = latitudes,
+        .longitudes = longitudes,
+        .coastlines = true};
   };
   io::draw_fields({panel(picture.truth, "Truth"), panel(picture.model, "Model"),
                    error_panel(model_error, "Model"), error_panel(bicubic_error, "Bicubic")},
@@ -126,21 +167,18 @@ void draw_forecast(const std::string& path,
                    const ForecastPicture& picture,
                    const data::GridField& field) {
   const int rows_dim = field.dims() - 2;
-  constexpr std::int64_t kWidth = 400;  // room for a title
-  const std::int64_t k = std::max<std::int64_t>(kWidth / field.shape()[rows_dim + 1], 1);
-  const std::int64_t rows = field.shape()[rows_dim] * k;
-  const std::int64_t columns = field.shape()[rows_dim + 1] * k;
-  const auto large = [&](const std::vector<double>& values) {
-    return enlarged(values, rows / k, columns / k, k);
-  };
+  constexpr int kWidth = 400;  // room for a title
+  const std::int64_t rows = field.shape()[rows_dim];
+  const std::int64_t columns = field.shape()[rows_dim + 1];
+  const Degrees degrees = degrees_of(field, rows_dim);
   const std::string unit = unit_of(field.variable());
   const std::string& name = field.variable().name;
   const auto [low, high] = std::minmax_element(picture.truth.begin(), picture.truth.end());
   const bool below = ascending(field, rows_dim);
-  const std::vector<double> truth = large(picture.truth);
-  const std::vector<double> model = large(picture.model);
+  const std::vector<double>& truth = picture.truth;
+  const std::vector<double>& model = picture.model;
   std::vector<double> model_error = model;
-  std::vector<double> base_error = large(picture.base);
+  std::vector<double> base_error = picture.base;
   for (std::size_t i = 0; i < truth.size(); ++i) {
     model_error[i] -= truth[i];
     base_error[i] -= truth[i];
@@ -153,7 +191,10 @@ void draw_forecast(const std::string& path,
                           .low = *low,
                           .high = *high,
                           .unit = unit,
-                          .first_row_below = below};
+                          .first_row_below = below,
+                          .latitudes = degrees.latitudes,
+                          .longitudes = degrees.longitudes,
+                          .coastlines = true};
   };
   const auto error_panel = [&](const std::vector<double>& values, const std::string& of) {
     return io::FieldPanel{.values = view_of(values, rows, columns),
@@ -162,28 +203,32 @@ void draw_forecast(const std::string& path,
                           .low = -range,
                           .high = range,
                           .unit = unit,
-                          .first_row_below = below};
+                          .first_row_below = below,
+                          .latitudes = degrees.latitudes,
+                          .longitudes = degrees.longitudes,
+                          .coastlines = true};
   };
-  io::draw_fields({panel(truth, "Truth"), panel(model, "Model"), error_panel(model_error, "Model"),
-                   error_panel(base_error, picture.base_name)},
-                  {.title = fmt::format("{}, {}", name, picture.title), .columns = 2})
+  io::draw_fields(
+      {panel(truth, "Truth"), panel(model, "Model"), error_panel(model_error, "Model"),
+       error_panel(base_error, picture.base_name)},
+      {.title = fmt::format("{}, {}", name, picture.title), .columns = 2, .min_width = kWidth})
       .save(path);
 }
 
-void draw_field(const std::string& path,
-                const Shape& shape,
-                const std::vector<double>& values,
-                const std::string& title,
-                const std::string& unit,
-                bool first_row_below) {
-  const io::ColorMap map = map_of(values);
-  io::draw_fields({{.values = view_of(values, shape[0], shape[1]),
-                    .title = title,
+void draw_field(const std::string& path, const WholeField& field) {
+  const io::ColorMap map = field.relief ? map_of(field.values) : io::ColorMap::kViridis;
+  const std::int64_t rows = field.shape[0];
+  const std::int64_t columns = field.shape[1];
+  io::draw_fields({{.values = view_of(field.values, rows, columns),
+                    .title = field.title,
                     .map = map,
-                    .unit = unit,
-                    .first_row_below = first_row_below,
-                    .hillshade = map == io::ColorMap::kRelief}},
-                  {.columns = 1, .max_width = 1440})
+                    .unit = field.unit,
+                    .first_row_below = field.first_row_below,
+                    .hillshade = map == io::ColorMap::kRelief,
+                    .latitudes = thinned(field.degrees.latitudes, rows),
+                    .longitudes = thinned(field.degrees.longitudes, columns),
+                    .coastlines = map != io::ColorMap::kRelief}},
+                  {.columns = 1, .max_width = 1440, .min_width = 560})
       .save(path);
 }
 

@@ -32,13 +32,27 @@ void draw_forecast(const std::string& path,
                    const ForecastPicture& picture,
                    const data::GridField& field);
 
+/// Degrees north of rows and east of columns; both or none.
+struct Degrees {
+  std::vector<double> latitudes = {};
+  std::vector<double> longitudes = {};
+};
+/// Those of the dimensions `rows_dim` and the next of a field, by their units; none where these are
+/// others.
+Degrees degrees_of(const data::GridField& field, int rows_dim);
+
 /// A whole 2-D field, row-major [rows, columns].
-void draw_field(const std::string& path,
-                const Shape& shape,
-                const std::vector<double>& values,
-                const std::string& title,
-                const std::string& unit,
-                bool first_row_below);
+struct WholeField {
+  Shape shape;
+  std::vector<double> values;
+  std::string title;
+  std::string unit;
+  bool first_row_below = false;
+  bool relief = false;  ///< heights, where they lie on both sides of 0
+  Degrees degrees =
+      {};  ///< of as many points or more: they are thinned; a map where they are known
+};
+void draw_field(const std::string& path, const WholeField& field);
 
 /// `units` of a variable, or "".
 std::string unit_of(const io::FieldVariable& variable);

@@ -6,7 +6,6 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/io/netcdf.hpp>
-#include <tessera/nn/io/plot.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
 #include "grid_tasks.hpp"
@@ -96,12 +95,13 @@ int predict_forecast(const PredictOptions& options, const Trained& trained, cons
   ranks.together([&] {
     if (mesh.rank() != 0 || picture.empty()) return;
     const std::vector<double>& rows = field.coordinates(0);
-    io::draw_fields({{.values = View::dense(picture.data(), DType::kFloat64, data.grid()),
-                      .title = fmt::format("{}, foretold", field.variable().name),
-                      .unit = unit_of(field.variable()),
-                      .first_row_below = rows.size() < 2 || rows.front() < rows.back()}},
-                    {.columns = 1, .max_width = 1440})
-        .save(std::filesystem::path(options.output).replace_extension(".png").string());
+    draw_field(std::filesystem::path(options.output).replace_extension(".png").string(),
+               {.shape = data.grid(),
+                .values = picture,
+                .title = fmt::format("{}, foretold", field.variable().name),
+                .unit = unit_of(field.variable()),
+                .first_row_below = rows.size() < 2 || rows.front() < rows.back(),
+                .degrees = degrees_of(field, 0)});
   });
   return 0;
 }

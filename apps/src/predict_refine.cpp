@@ -220,11 +220,18 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
   ranks.together([&] {
     if (mesh.rank() != 0 || dims != 2) return;
     const std::vector<double>& rows = field.coordinates(0);
+    Degrees degrees = degrees_of(field, 0);
+    if (!degrees.latitudes.empty())
+      degrees = {dimensions[dimensions.size() - 2].coordinates, dimensions.back().coordinates};
     draw_field(std::filesystem::path(options.output).replace_extension(".png").string(),
-               picture->shape(), values,
-               fmt::format("{}, refined {} times: {} x {} points", spec.name, factor, fine_grid[0],
-                           fine_grid[1]),
-               unit_of(field.variable()), rows.size() < 2 || rows.front() < rows.back());
+               {.shape = picture->shape(),
+                .values = values,
+                .title = fmt::format("{}, refined {} times: {} x {} points", spec.name, factor,
+                                     fine_grid[0], fine_grid[1]),
+                .unit = unit_of(field.variable()),
+                .first_row_below = rows.size() < 2 || rows.front() < rows.back(),
+                .relief = true,
+                .degrees = degrees});
   });
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/convert.hpp"
+#include "io/map_frame.hpp"
 
 namespace tessera::io {
 namespace {
@@ -16,11 +17,13 @@ constexpr int kBarGap = 8;  // between field and colour bar
 constexpr int kBarWidth = 14;
 constexpr int kLabelWidth = 62;  // beside the bar
 constexpr int kMinHeight = 120;  // so that a bar has room for its labels
+constexpr int kBarLabel = 12;    // for what the bar shows, upwards
 
 /// A field reduced or enlarged to the size at which it is shown.
 struct Shown {
   int width = 0;
   int height = 0;
+  double pixels_per_point = 1.0;
   std::vector<double> values;
 
   double at(int x, int y) const {
@@ -35,6 +38,7 @@ Shown show(const View& field, int target_width, bool first_row_below) {
   const std::int64_t shrink = (columns + target_width - 1) / target_width;
   const std::int64_t grow = std::max<std::int64_t>(1, target_width / columns);
   Shown shown;
+  shown.pixels_per_point = static_cast<double>(grow) / static_cast<double>(shrink);
   const std::int64_t small_rows = (rows + shrink - 1) / shrink;
   const std::int64_t small_columns = (columns + shrink - 1) / shrink;
   shown.width = static_cast<int>(small_columns * grow);
@@ -112,8 +116,12 @@ Color shaded(Color color, double light) {
 Image draw_panel(const FieldPanel& panel, const Shown& shown) {
   const Range range = range_of(panel, shown);
   const int height = std::max(shown.height, kMinHeight);
-  Image image(shown.width + kBarGap + kBarWidth + kLabelWidth, kTitle + height + kMargin);
-  image.text(0, 4, panel.title);
+  const bool geographic = !panel.latitudes.empty();
+  const int left = geographic ? kMapLeft : 0;
+  Image image(left + shown.width + kBarGap + kBarWidth + kLabelWidth +
+                  (panel.label.empty() ? 0 : kBarLabel),
+              kTitle + height + kMargin + (geographic ? kMapBelow : 0));
+  image.text(left, 4, panel.title);
 
   double slope = 0.0;  // typical difference between neighbours
   const auto rise = [&](int x, int y) {
@@ -127,6 +135,7 @@ Image draw_panel(const FieldPanel& panel, const Shown& shown) {
       for (int x = 0; x < shown.width; ++x) slope += std::abs(rise(x, y));
     slope = 2.0 * slope / static_cast<double>(shown.values.size());
   }
+  Image field(shown.width, shown.height);
   for (int y = 0; y < shown.height; ++y) {
     for (int x = 0; x < shown.width; ++x) {
       const double value = shown.at(x, y);
@@ -134,10 +143,16 @@ Image draw_panel(const FieldPanel& panel, const Shown& shown) {
       if (!std::isnan(value)) color = color_at(panel.map, position(panel.map, value, range));
       // What rises to the lower right faces the light.
       if (slope > 0) color = shaded(color, 1.0 + 0.35 * std::tanh(rise(x, y) / slope));
-      image.set(x, kTitle + y, color);
+      field.set(x, y, color);
     }
   }
-  const int bar = shown.width + kBarGap;
+  if (geographic) {
+    const MapFrame frame(panel, shown.width, shown.height, shown.pixels_per_point);
+    if (panel.coastlines) frame.draw_coastlines(field);
+    frame.draw_degrees(image, left, kTitle);
+  }
+  image.paste(field, left, kTitle);
+  const int bar = left + shown.width + kBarGap;
   for (int y = 0; y < height; ++y)
     image.fill(bar, kTitle + y, kBarWidth, 1, color_at(panel.map, 1.0 - (y + 0.5) / height));
   image.frame(bar, kTitle, kBarWidth, height, kBlack);
@@ -153,6 +168,9 @@ Image draw_panel(const FieldPanel& panel, const Shown& shown) {
     free_below = y - 6;
   }
   if (!panel.unit.empty()) image.text(bar, 4, panel.unit);
+  if (!panel.label.empty())
+    image.text_upwards(bar + kBarWidth + kLabelWidth + 2,
+                       kTitle + (height + Image::text_width(panel.label)) / 2, panel.label);
   return image;
 }
 
@@ -169,11 +187,15 @@ Image draw_fields(const std::vector<FieldPanel>& panels, const FieldPicture& opt
                            panel.values.shape, " of type ", name(panel.values.dtype),
                            ". Draw 2-D floating fields."));
     check_view("draw_fields", panel.values, panel.values.shape);
+    const Shape degrees = {std::ssize(panel.latitudes), std::ssize(panel.longitudes)};
+    if (degrees != Shape{0, 0} && degrees != panel.values.shape)
+      throw ShapeError(str("draw_fields: panel \"", panel.title, "\" of shape ", panel.values.shape,
+                           " has ", degrees[0], " latitudes and ", degrees[1],
+                           " longitudes. Give one for each row and column, or none."));
     widest = std::max(widest, panel.values.shape[1]);
   }
-  constexpr std::int64_t kMinWidth = 240;
-  const auto target =
-      static_cast<int>(std::min<std::int64_t>(options.max_width, std::max(widest, kMinWidth)));
+  const auto target = static_cast<int>(
+      std::min<std::int64_t>(options.max_width, std::max<std::int64_t>(widest, options.min_width)));
   std::vector<Image> images;
   for (const FieldPanel& panel : panels)
     images.push_back(draw_panel(panel, show(panel.values, target, panel.first_row_below)));

@@ -14,13 +14,9 @@ namespace {
 
 using Section = VtkSlot::Section;
 
-constexpr const char* kIntro =
-    "<?xml version=\"1.0\"?>\n<VTKFile type=\"%\" version=\"1.0\" byte_order=\"LittleEndian\" "
-    "header_type=\"UInt64\">\n";
-
 std::string intro(const std::string& kind) {
-  std::string text = kIntro;
-  return text.replace(text.find('%'), 1, kind);
+  return str("<?xml version=\"1.0\"?>\n<VTKFile type=\"", kind,
+             "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n");
 }
 
 const char* type_name(DType dtype) {
@@ -107,7 +103,7 @@ struct Names {
     const std::filesystem::path p(path);
     stem = p.stem().string();
     directory = (p.parent_path() / stem).string();
-    ending = "." + p.extension().string().substr(2);  // without the p
+    ending = str(".", p.extension().string().substr(2));  // without the p
   }
   std::string piece(int rank) const {
     std::string number = std::to_string(rank);

@@ -31,6 +31,11 @@ struct FieldPanel {
   std::string unit = {};
   bool first_row_below = false;  ///< row 0 at the lower edge: latitudes that ascend
   bool hillshade = false;        ///< lights slopes from the upper left
+  std::string label = {};        ///< beside the colour bar
+  /// Degrees north of the rows and east of the columns, where they are known: a frame with degrees.
+  std::vector<double> latitudes = {};
+  std::vector<double> longitudes = {};
+  bool coastlines = false;  ///< lines of the coasts; with latitudes and longitudes
 };
 
 struct FieldPicture {
@@ -38,9 +43,11 @@ struct FieldPicture {
   int columns = 2;  ///< panels side by side
   int max_width =
       1080;  ///< of one panel's field, in pixels; larger fields are reduced by block means
+  int min_width = 240;  ///< smaller fields are enlarged: squares of pixels
 };
 
-/// Draws fields with titles and colour bars. Throws ShapeError unless all are 2-D and not empty.
+/// Draws fields with titles and colour bars. Throws ShapeError unless all are 2-D, not empty and of
+/// as many rows and columns as they have latitudes and longitudes.
 Image draw_fields(const std::vector<FieldPanel>& panels, const FieldPicture& options = {});
 
 /// A line of a plot. Points that are not finite, or not positive on a logarithmic axis, interrupt

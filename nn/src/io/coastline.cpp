@@ -1,0 +1,45 @@
+#include "io/coastline.hpp"
+
+#include <cstdint>
+
+namespace tessera::io {
+namespace {
+
+std::int64_t digit(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : 63;
+}
+
+std::int64_t number(const char*& at) {
+  std::int64_t value = 0;
+  for (int shift = 0;; shift += 5) {
+    const std::int64_t d = digit(*at++);
+    value |= (d & 31) << shift;
+    if (d < 32) break;
+  }
+  return value & 1 ? -(value + 1) / 2 : value / 2;
+}
+
+}  // namespace
+
+const std::vector<std::vector<CoastPoint>>& coastlines() {
+  static const std::vector<std::vector<CoastPoint>> lines = [] {
+    std::vector<std::vector<CoastPoint>> all;
+    for (const char* at = kCoastline; *at != '\0';) {
+      std::vector<CoastPoint> line(static_cast<std::size_t>(number(at)));
+      std::int64_t x = 0, y = 0;
+      for (CoastPoint& p : line) {
+        x += number(at);
+        y += number(at);
+        p = {kCoastlineUnit * static_cast<double>(x), kCoastlineUnit * static_cast<double>(y)};
+      }
+      all.push_back(std::move(line));
+    }
+    return all;
+  }();
+  return lines;
+}
+
+}  // namespace tessera::io
