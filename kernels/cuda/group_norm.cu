@@ -126,8 +126,11 @@ __device__ NormChannel<T> channel_of(const MomentsView& moments,
                                      std::int64_t c) {
   const double count = moments.at(n, g, 0);
   const double variance = count > 0 ? moments.at(n, g, 2) / count : 0.0;
-  return {static_cast<T>(moments.at(n, g, 1)), static_cast<T>(1.0 / ::sqrt(variance + eps)),
-          gamma.at<T>(c, T(1)), beta.at<T>(c, T(0))};
+  const double mean = moments.at(n, g, 1);
+  const T rounded = static_cast<T>(mean);
+  return {rounded, static_cast<T>(mean - static_cast<double>(rounded)),
+          static_cast<T>(1.0 / ::sqrt(variance + eps)), gamma.at<T>(c, T(1)),
+          beta.at<T>(c, T(0))};
 }
 
 template <class F>
@@ -162,7 +165,8 @@ void normalise(const Grid& grid,
     const NormChannel<T> k = channel_of<T>(m, gamma, beta, eps, n, c / grid.width, c);
     store_at<T>(
         out, at[1],
-        norm_activation<kActivation>((load_at<T>(in, at[0]) - k.mean) * k.rstd * k.gamma + k.beta));
+        norm_activation<kActivation>(
+            ((load_at<T>(in, at[0]) - k.mean) - k.low) * k.rstd * k.gamma + k.beta));
   });
 }
 
@@ -185,7 +189,7 @@ void channel_sums(const Grid& grid,
     for (std::int64_t r = s * kDepth; r < (s + 1) * kDepth && r < grid.rows; ++r) {
       std::int64_t at[2];
       grid.offsets(n, r, c, at);
-      const T xhat = (load_at<T>(in, at[0]) - k.mean) * k.rstd;
+      const T xhat = ((load_at<T>(in, at[0]) - k.mean) - k.low) * k.rstd;
       const T g =
           load_at<T>(slope, at[1]) * norm_activation_slope<kActivation>(xhat * k.gamma + k.beta);
       s0 += static_cast<double>(g);
@@ -218,7 +222,7 @@ void input_grad(const Grid& grid,
          const double count = m.at(n, group, 0);
          const T mean0 = static_cast<T>(centred ? total.at(n, group, 0) / count : 0.0);
          const T mean1 = static_cast<T>(total.at(n, group, 1) / count);
-         const T xhat = (load_at<T>(in, at[0]) - k.mean) * k.rstd;
+         const T xhat = ((load_at<T>(in, at[0]) - k.mean) - k.low) * k.rstd;
          const T g =
              load_at<T>(slope, at[1]) * norm_activation_slope<kActivation>(xhat * k.gamma + k.beta);
          store_at<T>(out, at[2], k.rstd * (g * k.gamma - mean0 - xhat * mean1));

@@ -18,23 +18,44 @@ using cpu::TapTable;
 /// The window of one domain dimension.
 struct Axis {
   std::int64_t kernel = 1, stride = 1, pad_lo = 0, pad_hi = 0, dilation = 1;
+  std::int64_t elements = 0, bins = 0;  // adaptive: of inputs and outputs
 
   std::int64_t input(std::int64_t j, std::int64_t t) const {
-    return j * stride - pad_lo + t * dilation;
+    return bins > 0 ? adaptive_inputs(elements, bins, {j, j + 1}).lo + t
+                    : j * stride - pad_lo + t * dilation;
+  }
+  /// Number of inputs of output j.
+  std::int64_t taps(std::int64_t j) const {
+    return bins > 0 ? adaptive_inputs(elements, bins, {j, j + 1}).size() : kernel;
+  }
+  /// Outputs that may read input i, in a hull.
+  Interval readers(std::int64_t i) const {
+    if (bins > 0) return adaptive_outputs(elements, bins, {i, i + 1});
+    const std::int64_t reach = (kernel - 1) * dilation;
+    return {ceil_div(i + pad_lo - reach, stride), floor_div(i + pad_lo, stride) + 1};
   }
 };
 
 using Axes = std::array<Axis, 3>;
 
-Axes axes(const char* op, const PoolGeometry& g, const Piece& p) {
+/// The windows over x [N, domain..., C] of this domain; `p` is a piece of x or y.
+Axes axes(const char* op, const PoolGeometry& g, const Piece& p, const Shape& x) {
   const int dims = g.dims();
+  Axes result;
+  if (!g.bins.empty()) {
+    for (int d = 0; d < dims; ++d) {
+      Axis& a = result[static_cast<std::size_t>(3 - dims + d)];
+      a.elements = x[d + 1];
+      a.bins = g.bins[d];
+    }
+    return result;
+  }
   if (dims != p.view.dims() - 2 || g.stride.size() != dims || g.pad_lo.size() != dims ||
       g.pad_hi.size() != dims || g.dilation.size() != dims)
     throw ShapeError(str(op, ": kernel ", g.kernel, ", stride ", g.stride, ", padding ", g.pad_lo,
                          " and ", g.pad_hi, ", dilation ", g.dilation,
                          " do not describe the domain dimensions of ", p.view.shape,
                          ". Give one value per dimension."));
-  Axes result;
   for (int d = 0; d < dims; ++d) {
     const Axis a{g.kernel[d], g.stride[d], g.pad_lo[d], g.pad_hi[d], g.dilation[d]};
     if (a.kernel < 1 || a.stride < 1 || a.dilation < 1)
@@ -48,7 +69,7 @@ Axes axes(const char* op, const PoolGeometry& g, const Piece& p) {
 TapTable window_table(const Axis& a, Interval in, Interval out) {
   TapTable table;
   for (std::int64_t j = out.lo; j < out.hi; ++j) {
-    for (std::int64_t t = 0; t < a.kernel; ++t) {
+    for (std::int64_t t = 0; t < a.taps(j); ++t) {
       const std::int64_t i = a.input(j, t);
       if (i >= in.lo && i < in.hi) table.taps.push_back({i, 1});
     }
@@ -60,11 +81,9 @@ TapTable window_table(const Axis& a, Interval in, Interval out) {
 /// Outputs of [out) that read each input of [in), ascending.
 TapTable reader_table(const Axis& a, Interval in, Interval out) {
   TapTable table;
-  const std::int64_t reach = (a.kernel - 1) * a.dilation;
   for (std::int64_t i = in.lo; i < in.hi; ++i) {
-    const std::int64_t first = std::max(out.lo, ceil_div(i + a.pad_lo - reach, a.stride));
-    const std::int64_t last = std::min(out.hi - 1, floor_div(i + a.pad_lo, a.stride));
-    for (std::int64_t j = first; j <= last; ++j)
+    const Interval readers = intersect(a.readers(i), out);
+    for (std::int64_t j = readers.lo; j < readers.hi; ++j)
       if ((i - a.input(j, 0)) % a.dilation == 0) table.taps.push_back({j, 1});
     table.close_output();
   }
@@ -75,7 +94,7 @@ TapTable reader_table(const Axis& a, Interval in, Interval out) {
 double divisor(const Axis& a, std::int64_t n, std::int64_t j, bool count_include_pad) {
   const Interval counted = count_include_pad ? Interval{-a.pad_lo, n + a.pad_hi} : Interval{0, n};
   std::int64_t count = 0;
-  for (std::int64_t t = 0; t < a.kernel; ++t)
+  for (std::int64_t t = 0; t < a.taps(j); ++t)
     if (const std::int64_t i = a.input(j, t); i >= counted.lo && i < counted.hi) ++count;
   return static_cast<double>(std::max<std::int64_t>(count, 1));
 }
@@ -242,10 +261,57 @@ std::int64_t pool_size(const PoolGeometry& g, int dim, std::int64_t n, bool ceil
   return m;
 }
 
+Interval adaptive_inputs(std::int64_t n, std::int64_t m, Interval j) {
+  return {floor_div(j.lo * n, m), ceil_div(j.hi * n, m)};
+}
+
+Interval adaptive_outputs(std::int64_t n, std::int64_t m, Interval i) {
+  return {floor_div(i.lo * m, n), floor_div(i.hi * m - 1, n) + 1};
+}
+
+void check_pool_index(const PoolGeometry& g, const Shape& domain, const Piece& index) {
+  const int dims = g.dims();
+  if (index.view.dtype != DType::kInt64 || dims != index.view.dims() - 2 || domain.size() != dims)
+    throw ShapeError(str("max_unpool: index ", index.view.shape, " of type ",
+                         name(index.view.dtype), " does not name elements of a domain ", domain,
+                         ". Pass what max_pool_with_index gave."));
+  Shape x = index.global;
+  std::array<std::int64_t, 3> sizes{1, 1, 1};
+  for (int d = 0; d < dims; ++d) {
+    x[d + 1] = domain[d];
+    sizes[static_cast<std::size_t>(3 - dims + d)] = domain[d];
+  }
+  const Axes window = axes("max_unpool", g, index, x);
+  const Grid grid(index);
+  const auto* const values = index.view.as<std::int64_t>();
+  const auto inside = [](const Axis& a, std::int64_t n, std::int64_t j, std::int64_t i) {
+    const std::int64_t t = i - a.input(j, 0);
+    return i >= 0 && i < n && t >= 0 && t % a.dilation == 0 && t / a.dilation < a.taps(j);
+  };
+  for (std::int64_t n = grid.box[0].lo; n < grid.box[0].hi; ++n)
+    for (std::int64_t j0 = grid.box[1].lo; j0 < grid.box[1].hi; ++j0)
+      for (std::int64_t j1 = grid.box[2].lo; j1 < grid.box[2].hi; ++j1)
+        for (std::int64_t j2 = grid.box[3].lo; j2 < grid.box[3].hi; ++j2)
+          for (std::int64_t c = 0; c < grid.channels(); ++c) {
+            const std::int64_t i = values[grid.at(n, j0, j1, j2) + c * grid.stride[4]];
+            if (i == -1) continue;
+            const std::int64_t row = floor_div(i, sizes[2]);
+            if (inside(window[0], sizes[0], j0, floor_div(row, sizes[1])) &&
+                inside(window[1], sizes[1], j1, row - floor_div(row, sizes[1]) * sizes[1]) &&
+                inside(window[2], sizes[2], j2, i - row * sizes[2]))
+              continue;
+            throw ShapeError(str("max_unpool: index ", i,
+                                 " lies outside of the window of its "
+                                 "place in a domain ",
+                                 domain,
+                                 ". Pass what max_pool_with_index gave for the same options."));
+          }
+}
+
 void max_pool_forward(const PoolGeometry& g, const Piece& x, const Piece& y, const Piece& index) {
   cpu::check_pixels("max_pool", g.dims(), x, y);
   check_index("max_pool", y, index);
-  const Axes window = axes("max_pool", g, x);
+  const Axes window = axes("max_pool", g, x, x.global);
   if (y.view.empty()) return;
   visit_floating("max_pool", x.view.dtype, [&]<class T>() { max_forward<T>(window, x, y, index); });
 }
@@ -263,7 +329,7 @@ void max_pool_input_grad(const PoolGeometry& g,
                          const Piece& dx) {
   cpu::check_pixels("max_pool_input_grad", g.dims(), dy, dx);
   check_index("max_pool_input_grad", dy, index);
-  const Axes window = axes("max_pool_input_grad", g, dx);
+  const Axes window = axes("max_pool_input_grad", g, dx, dx.global);
   if (dx.view.empty()) return;
   visit_floating("max_pool_input_grad", dy.view.dtype,
                  [&]<class T>() { max_input_grad<T>(window, dy, index, dx); });
@@ -274,7 +340,7 @@ void avg_pool_forward(const PoolGeometry& g,
                       const Piece& y,
                       bool count_include_pad) {
   cpu::check_pixels("avg_pool", g.dims(), x, y);
-  const Axes window = axes("avg_pool", g, x);
+  const Axes window = axes("avg_pool", g, x, x.global);
   if (y.view.empty()) return;
   const Grid in(x), out(y);
   std::array<TapTable, 3> tables;
@@ -291,7 +357,7 @@ void avg_pool_input_grad(const PoolGeometry& g,
                          const Piece& dx,
                          bool count_include_pad) {
   cpu::check_pixels("avg_pool_input_grad", g.dims(), dy, dx);
-  const Axes window = axes("avg_pool_input_grad", g, dx);
+  const Axes window = axes("avg_pool_input_grad", g, dx, dx.global);
   if (dx.view.empty()) return;
   const Grid in(dy), out(dx);
   std::array<TapTable, 3> tables;

@@ -47,10 +47,12 @@ TESSERA_HD T norm_activation_slope(T z) {
   }
 }
 
-/// What one channel of one sample needs: xhat = (x - mean) rstd, z = xhat gamma + beta.
+/// What one channel of one sample needs: xhat = (x - mean - low) rstd, z = xhat gamma + beta; low
+/// is what the mean rounded to T leaves out.
 template <class T>
 struct NormChannel {
   T mean;
+  T low;
   T rstd;
   T gamma;
   T beta;

@@ -3,7 +3,9 @@
 /// All public headers.
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/op.hpp>
+#include <tessera/autograd/ops/adaptive_pool.hpp>
 #include <tessera/autograd/ops/attention.hpp>
+#include <tessera/autograd/ops/batch_norm.hpp>
 #include <tessera/autograd/ops/conv.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/equivariant.hpp>
@@ -21,6 +23,7 @@
 #include <tessera/autograd/ops/segment.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/autograd/ops/softmax.hpp>
+#include <tessera/autograd/ops/unfold.hpp>
 #include <tessera/models/atomistic/dynamics.hpp>
 #include <tessera/models/atomistic/empirical.hpp>
 #include <tessera/models/atomistic/mace_potential.hpp>
@@ -48,9 +51,11 @@
 #include <tessera/nn/atoms/structure.hpp>
 #include <tessera/nn/attention.hpp>
 #include <tessera/nn/averages.hpp>
+#include <tessera/nn/batch_norm.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/class_losses.hpp>
+#include <tessera/nn/convolutions.hpp>
 #include <tessera/nn/data/forecast.hpp>
 #include <tessera/nn/data/grid_field.hpp>
 #include <tessera/nn/data/scores.hpp>
@@ -80,6 +85,7 @@
 #include <tessera/nn/parameter.hpp>
 #include <tessera/nn/patches.hpp>
 #include <tessera/nn/pipeline.hpp>
+#include <tessera/nn/pools.hpp>
 #include <tessera/nn/recurrent.hpp>
 #include <tessera/nn/schedules.hpp>
 #include <tessera/nn/shard.hpp>
@@ -88,4 +94,5 @@
 #include <tessera/nn/tensor_parallel.hpp>
 #include <tessera/nn/transformer.hpp>
 #include <tessera/nn/weight_names.hpp>
+#include <tessera/nn/weight_norms.hpp>
 #include <tessera/parallel/runtime.hpp>

@@ -22,8 +22,13 @@ struct GroupNormOptions {
 };
 
 /// moments [N, groups, 3] of this part of x (count 0 where it is empty), by a two-pass sum per
-/// cache-sized block; blocks are merged as in Chan, Golub & LeVeque (1979).
-void group_moments(const View& x, const GroupNormOptions& options, const View& moments);
+/// cache-sized block; blocks are merged as in Chan, Golub & LeVeque (1979). With a `weight` of the
+/// shape of x (strides 0 where it repeats), of any floating type and not negative, (sum w, sum w x
+/// / sum w, sum w (x - mean)^2); weights are for host memory alone.
+void group_moments(const View& x,
+                   const GroupNormOptions& options,
+                   const View& moments,
+                   const View& weight = {});
 /// moments [N, groups, 3] of the union of the P parts [P, N, groups, 3], merged in order.
 void merge_moments(const View& parts, const View& moments);
 
@@ -48,8 +53,8 @@ void group_norm_sums(const View& x,
                      const View& dgamma,
                      const View& dbeta);
 
-/// dx = (g gamma - sums_0 / count - xhat sums_1 / count) / sqrt(var + eps) with the sums over all
-/// parts; not centred: without the sums_0 term.
+/// dx = (g gamma - weight (sums_0 + xhat sums_1) / count) / sqrt(var + eps) with the sums over all
+/// parts; not centred: without the sums_0 term. A null weight is 1.
 void group_norm_input_grad(const View& x,
                            const View& dy,
                            const View& moments,
@@ -57,6 +62,7 @@ void group_norm_input_grad(const View& x,
                            const View& beta,
                            const View& sums,
                            const GroupNormOptions& options,
-                           const View& dx);
+                           const View& dx,
+                           const View& weight = {});
 
 }  // namespace tessera::kernels

@@ -12,9 +12,17 @@ struct PoolGeometry {
   Dims pad_lo;
   Dims pad_hi;
   Dims dilation;
+  /// Adaptive pooling: the numbers of outputs m; output j of n inputs covers floor(j n / m) up to
+  /// ceil((j + 1) n / m). The other lists are then not read. Empty otherwise.
+  Dims bins = {};
 
-  int dims() const { return kernel.size(); }
+  int dims() const { return bins.empty() ? kernel.size() : bins.size(); }
 };
+
+/// Adaptive pooling of n inputs to m outputs in one dimension: what the outputs [j.lo, j.hi) read,
+/// and the outputs that read one of the inputs [i.lo, i.hi).
+Interval adaptive_inputs(std::int64_t n, std::int64_t m, Interval j);
+Interval adaptive_outputs(std::int64_t n, std::int64_t m, Interval i);
 
 /// Number of outputs of one dimension: floor((n + pad_lo + pad_hi - dilation (k - 1) - 1) / stride)
 /// + 1, or with `ceil_mode` the ceiling without windows that start behind n + pad_lo; 0 when the
@@ -41,6 +49,10 @@ void max_pool_input_grad(const PoolGeometry& g,
                          const Piece& dy,
                          const Piece& index,
                          const Piece& dx);
+
+/// Throws ShapeError unless each element of `index`, the piece of a pooled tensor of x [N,
+/// domain..., C] with this domain, is -1 or lies in the window of its place.
+void check_pool_index(const PoolGeometry& g, const Shape& domain, const Piece& index);
 
 /// y[n, j, c] = sum of the window / divisor; the divisor counts the elements of the window that lie
 /// inside the global domain of x, with `count_include_pad` those inside the domain and its padding.
