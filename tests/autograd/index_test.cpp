@@ -7,7 +7,7 @@
 #include <tessera/autograd/ops/lookup.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -261,4 +261,148 @@ TEST_CASE("wrong indices, shapes and types throw") {
   REQUIRE_THROWS_AS(masked_fill(x, far, 1.0), DTypeError);
   REQUIRE_THROWS_AS(masked_select(x, greater(far, far)), ShapeError);
   REQUIRE_THROWS_AS(lookup(x, far, x, 0), ShapeError);
+}
+
+OP_TABLE("take_along") {
+  return {.inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1)},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{take_along(x[0], x[1], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {taken(x[0], x[1], 1)};
+          },
+          .may_throw = disagree};
+}
+
+OP_TABLE("scatter_add_along") {
+  return {.inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1), uniform({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{scatter_add_along(x[0], x[1], x[2], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {scattered(x[0], x[1], x[2], 1, true)};
+          },
+          .may_throw = disagree};
+}
+
+OP_TABLE("scatter_along") {
+  return {.inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1), uniform({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{scatter_along(x[0], x[1], x[2], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {scattered(x[0], x[1], x[2], 1, false)};
+          },
+          .may_throw = disagree,
+          .first = n > 0 /* nothing depends on no values */};
+}
+
+OP_TABLE("index_select") {
+  return {
+      .inputs = {uniform({2, 5, 3}), integers({n}, 0, 4)},
+      .f = [](const auto& x) { return std::vector{index_select(x[0], 1, x[1])}; },
+      .reference = [n](const auto& x) -> std::vector<DenseArray> {
+        DenseArray y({2, n, 3});
+        for_each(y.shape, [&](const Index& i) {
+          y[i] = x[0](i[0], static_cast<std::int64_t>(x[1](i[1])), i[2]);
+        });
+        return {y};
+      },
+      .may_throw = [](const auto& l) { return l[0].split_axes() != 0 && l[1].split_axes() != 0; }};
+}
+OP_TABLE("masked_fill") {
+  return {.inputs = {uniform({2, n, 3}), flags({2, n, 3})},
+          .f = [](const auto& x) { return std::vector{masked_fill(x[0], x[1], 2.5)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y = x[0];
+            for (std::size_t i = 0; i < y.values.size(); ++i)
+              if (x[1].values[i] != 0) y.values[i] = 2.5;
+            return {y};
+          },
+          .may_throw = disagree};
+}
+OP_TABLE("masked_select") {
+  return {.inputs = {uniform({2, n, 3}), flags({2, n, 3}, 0.4)},
+          .f = [](const auto& x) { return std::vector{masked_select(x[0], x[1])}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
+            std::vector<double> chosen;
+            for (std::size_t i = 0; i < x[0].values.size(); ++i)
+              if (x[1].values[i] != 0) chosen.push_back(x[0].values[i]);
+            DenseArray y({static_cast<std::int64_t>(chosen.size())});
+            y.values = chosen;
+            return {y};
+          },
+          .may_throw = disagree};
+}
+
+namespace {
+
+bool several_split(const std::vector<Layout>& layouts) {
+  int split = 0;
+  for (const Layout& l : layouts) split += l.split_axes() != 0 ? 1 : 0;
+  return split > 1;
+}
+
+}  // namespace
+
+OP_TABLE("lookup") {
+  return {.inputs = {uniform({2, 3, 4, 3}), integers({2, n, 4}, -1, 11), uniform({2, n, 4})},
+          .f = [](const auto& x) { return std::vector{lookup(x[0], x[1], x[2], 1)}; },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2, n, 3});
+            for_each({2, n, 3, 4}, [&](const Index& i) {
+              const auto at = static_cast<std::int64_t>(x[1](i[0], i[1], i[3]));
+              if (at >= 0)
+                y(i[0], i[1], i[2]) += x[2](i[0], i[1], i[3]) * x[0](i[0], at / 4, at % 4, i[2]);
+            });
+            return {y};
+          },
+          .may_throw = several_split};
+}
+OP_TABLE("lookup_add") {
+  return {.inputs = {uniform({2, n, 3}), integers({2, n, 4}, -1, 11), uniform({2, n, 4})},
+          .f =
+              [](const auto& x) {
+                return std::vector{
+                    lookup_add(x[0], x[1], x[2], Layout::replicated(x[0].mesh(), {2, 3, 4, 3}), 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2, 3, 4, 3});
+            for_each({2, n, 3, 4}, [&](const Index& i) {
+              const auto at = static_cast<std::int64_t>(x[1](i[0], i[1], i[3]));
+              if (at >= 0)
+                y(i[0], at / 4, at % 4, i[2]) += x[2](i[0], i[1], i[3]) * x[0](i[0], i[1], i[2]);
+            });
+            return {y};
+          },
+          .may_throw = several_split};
+}
+OP_TABLE("lookup_max") {
+  return {.inputs = {constant(uniform({2, n, 3}, 0.5, 1.0)), integers({2, n, 4}, -1, 11)},
+          .f =
+              [](const auto& x) {
+                return std::vector{
+                    lookup_max(x[0], x[1], Layout::replicated(x[0].mesh(), {2, 3, 4, 3}), 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2, 3, 4, 3});
+            for_each({2, n, 3, 4}, [&](const Index& i) {
+              const auto at = static_cast<std::int64_t>(x[1](i[0], i[1], i[3]));
+              if (at < 0) return;
+              double& to = y(i[0], at / 4, at % 4, i[2]);
+              to = std::max(to, x[0](i[0], i[1], i[2]));
+            });
+            return {y};
+          },
+          .may_throw = several_split,
+          .first = false};
 }

@@ -4,7 +4,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/roll.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -110,4 +110,30 @@ TEST_CASE("a roll keeps the layout and sends what crosses a boundary") {
   REQUIRE_THROWS_AS(roll(x, {1, 2}, {0, -2}), ShapeError);
   REQUIRE_THROWS_AS(flip(x, {0, 0}), ShapeError);
   REQUIRE_THROWS_AS(flip(x, {2}), ShapeError);
+}
+
+OP_TABLE("roll") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{roll(x[0], {2}, {1})};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {n == 0 ? x[0] : rolled(x[0], {0, 2, 0})};
+          }};
+}
+
+OP_TABLE("flip") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{flip(x[0], {1})};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {flipped(x[0], {1})};
+          }};
 }

@@ -6,7 +6,7 @@
 #include <tessera/autograd/ops/scan.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -85,4 +85,17 @@ TEST_CASE("long lines, dense and strided, on threads") {
   const Tensor flags = Tensor::zeros(Layout::replicated(mesh, {3}), DType::kBool);
   REQUIRE_THROWS_AS(cumsum(flags, 0), DTypeError);
   REQUIRE_THROWS_AS(cumsum(cast(flags, DType::kInt32), 1), ShapeError);
+}
+
+OP_TABLE("cumsum") {
+  return {.inputs = {uniform({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{cumsum(x[0], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {running(x[0], 1, false)};
+          }};
 }

@@ -9,7 +9,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/sort.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -207,4 +207,98 @@ TEST_CASE("wrong counts and dimensions throw") {
   REQUIRE_THROWS_AS(argmax(x, 1), ShapeError);
   REQUIRE_THROWS_AS(sort(x, 2), ShapeError);
   REQUIRE(sort(x, 0).values.shape() == Shape{5, 0});
+}
+
+OP_TABLE("sort") {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{sort(x[0], 1).values};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {ordered(x[0], 1, false, n)[0]};
+          }};
+}
+
+OP_TABLE("argsort") {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{argsort(x[0], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {ordered(x[0], 1, false, n)[1]};
+          },
+          .first = false};
+}
+
+OP_TABLE("topk") {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{topk(x[0], std::min<std::int64_t>(n, 3), 1).values};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {ordered(x[0], 1, true, std::min<std::int64_t>(n, 3))[0]};
+          }};
+}
+
+OP_TABLE("argmax", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{argmax(x[0], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {squeezed(ordered(x[0], 1, true, 1)[1], 1)};
+          },
+          .first = false};
+}
+
+OP_TABLE("argmin", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{argmin(x[0], 1)};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {squeezed(ordered(x[0], 1, false, 1)[1], 1)};
+          },
+          .first = false};
+}
+
+OP_TABLE("max_along", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{max_along(x[0], 1).values};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {squeezed(ordered(x[0], 1, true, 1)[0], 1)};
+          }};
+}
+
+OP_TABLE("min_along", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return {.inputs = {distinct({2, n, 3})},
+          .f =
+              [n](const auto& x) {
+                (void)n;
+                return std::vector{min_along(x[0], 1).values};
+              },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            (void)n;
+            return {squeezed(ordered(x[0], 1, false, 1)[0], 1)};
+          }};
 }
