@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 #include <tessera/autograd/ops/linear.hpp>
+#include <tessera/core/dry_run.hpp>
 #include <tessera/nn/spectral_loss.hpp>
 
 #include "loss_support.hpp"
@@ -25,10 +26,13 @@ Tensor waves(const Tensor& like, std::int64_t rows, std::int64_t n, bool sine) {
     table[static_cast<std::size_t>(j)] =
         (sine ? -std::sin(angle) : std::cos(angle)) / std::sqrt(static_cast<double>(n));
   }
-  return Tensor::from_function(
-      Layout::replicated(like.mesh(), {rows, n}),
-      [&](const Index& i) { return table[static_cast<std::size_t>(i[0] * i[1] % n)]; },
-      like.dtype());
+  const Tensor matrix = Tensor::empty(Layout::replicated(like.mesh(), {rows, n}), DType::kFloat64);
+  if (!dry_run()) {
+    double* value = matrix.mutable_local().as<double>();
+    for (std::int64_t k = 0; k < rows; ++k)
+      for (std::int64_t j = 0; j < n; ++j) *value++ = table[static_cast<std::size_t>(k * j % n)];
+  }
+  return cast(matrix, like.dtype());
 }
 
 /// `x` with dimension `dim` whole where another dimension can take its split.

@@ -37,11 +37,11 @@ OpCase spectrum_case(const Shape& shape) {
           .f = [](const auto& x) -> std::vector<Tensor> { return {nn::power_spectrum(x[0])}; },
           .reference = [](const auto& x) -> std::vector<DenseArray> {
             const DenseArray all = power_of(x[0]);
-            Shape shape = x[0].shape;
-            const int last = shape.size() - 2;
-            shape[last] = shape[last] / 2 + 1;
-            DenseArray half(shape);
-            for_each(shape, [&](const Index& i) { half[i] = all[i]; });
+            Shape result = x[0].shape;
+            const int last = result.size() - 2;
+            result[last] = result[last] / 2 + 1;
+            DenseArray half(result);
+            for_each(result, [&](const Index& i) { half[i] = all[i]; });
             return {half};
           },
           .bf16_tolerance = 0.1};
