@@ -1,75 +1,16 @@
 // ranks: 1
 // deep: 1
 // Damaged safetensors files: read or refused, never worse, in memory that the file's size bounds.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <iostream>
-#include <new>
 #include <random>
 #include <set>
 #include <tessera/nn/io/safetensors.hpp>
 
+#include "fuzz_support.hpp"
 #include "support/op_test.hpp"
-
-// Every allocation of C++ code in this program is counted; above the limit they fail.
-namespace {
-
-std::atomic<std::int64_t> live{0};
-std::atomic<std::int64_t> most{std::int64_t{1} << 60};
-
-void* allocate(std::size_t bytes) {
-  void* const block = std::malloc(bytes + 16);
-  const auto size = static_cast<std::int64_t>(bytes);
-  if (block == nullptr || live.fetch_add(size) + size > most) {
-    if (block != nullptr) live.fetch_sub(size);
-    std::free(block);
-    throw std::bad_alloc();
-  }
-  std::memcpy(block, &bytes, sizeof(bytes));
-  return static_cast<char*>(block) + 16;
-}
-
-void release(void* memory) {
-  if (memory == nullptr) return;
-  void* const block = static_cast<char*>(memory) - 16;
-  std::size_t bytes = 0;
-  std::memcpy(&bytes, block, sizeof(bytes));
-  live.fetch_sub(static_cast<std::int64_t>(bytes));
-  std::free(block);
-}
-
-/// While alive, the program may hold `bytes` more than it does now.
-class AllocationLimit {
- public:
-  explicit AllocationLimit(std::int64_t bytes) { most = live + bytes; }
-  ~AllocationLimit() { most = std::int64_t{1} << 60; }
-};
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  try {
-    return allocate(bytes);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t& tag) noexcept {
-  return operator new(bytes, tag);
-}
-void operator delete(void* p) noexcept { release(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { release(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { release(p); }
-void operator delete[](void* p) noexcept { release(p); }
-void operator delete(void* p, std::size_t) noexcept { release(p); }
-void operator delete[](void* p, std::size_t) noexcept { release(p); }
 
 namespace tessera::test {
 namespace {
@@ -292,22 +233,6 @@ class Fuzzer {
   }
 
   std::mt19937_64 random_;
-};
-
-/// A file in memory: a million of them would wear out a disk.
-class MemoryFile {
- public:
-  MemoryFile() : fd_(memfd_create("fuzz", MFD_CLOEXEC)) { REQUIRE(fd_ >= 0); }
-  ~MemoryFile() { close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  std::string path() const { return str("/proc/self/fd/", fd_); }
-  void fill(const std::string& bytes) const {
-    REQUIRE(ftruncate(fd_, static_cast<off_t>(bytes.size())) == 0);
-    REQUIRE(pwrite(fd_, bytes.data(), bytes.size(), 0) == std::ssize(bytes));
-  }
-
- private:
-  int fd_;
 };
 
 /// What a reader that accepts a file promises.

@@ -31,8 +31,8 @@ inline std::string npy_header(const std::string& descr,
 
 /// A member of an archive; what is set beside name and content overrides what is right.
 struct ZipEntry {
-  std::string name;
-  std::string content;
+  std::string name = {};
+  std::string content = {};
   bool deflate = false;
   std::string local_name = {};  ///< empty: the same
   std::int64_t stored = -1;

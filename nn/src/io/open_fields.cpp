@@ -11,6 +11,7 @@
 #include <tessera/nn/io/raw.hpp>
 #include <tessera/nn/io/zarr.hpp>
 
+#include "io/nifti_fields.hpp"
 #include "io/series_reader.hpp"
 
 namespace tessera::io {
@@ -42,6 +43,8 @@ std::unique_ptr<FieldReader> open_fields(const std::string& path, const OpenOpti
     if (has_suffix(path, suffix)) return std::make_unique<Hdf5Reader>(path);
   if (has_suffix(path, ".npy")) return std::make_unique<NpyReader>(path);
   if (has_suffix(path, ".npz")) return std::make_unique<NpzReader>(path);
+  for (const char* suffix : {".nii", ".nii.gz"})
+    if (has_suffix(path, suffix)) return std::make_unique<NiftiFields>(path);
   if (has_suffix(path, ".raw"))
     return std::make_unique<RawReader>(path, read_raw_description(path + ".json"));
   std::error_code ignored;

@@ -109,9 +109,12 @@ struct ZarrReader::State {
     }
     if (depth == kDepth) throw DataError(str(shown, ": groups deeper than ", kDepth, " levels."));
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(str(root, "/", path)))
-      if (entry.symlink_status().type() == std::filesystem::file_type::directory)
-        names.push_back(entry.path().filename().string());
+    std::error_code error;
+    std::filesystem::directory_iterator entry(str(root, "/", path), error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+      if (entry->symlink_status(error).type() == std::filesystem::file_type::directory)
+        names.push_back(entry->path().filename().string());
+    if (error) throw IoError(str(shown, ": cannot be listed (", error.message(), ")."));
     std::sort(names.begin(), names.end());
     for (const std::string& name : names) scan(str(path, name, "/"), depth + 1);
     return true;

@@ -154,7 +154,8 @@ struct OpenOptions {
 };
 
 /// A reader by the name: `.nc`, `.cdf` and names unknown (NetCDF), `.h5` `.hdf5` (HDF5), `.npy`,
-/// `.npz`, `.zarr` (a directory), `.raw` (with a description beside it, see raw.hpp). A name with
+/// `.npz`, `.zarr` (a directory), `.nii` and `.nii.gz`, `.raw` (with a description beside it, see
+/// raw.hpp). A name with
 /// `*` or `?` stands for all files that match, in the order of their names. Throws IoError or
 /// DataError.
 std::unique_ptr<FieldReader> open_fields(const std::string& path, const OpenOptions& options = {});
