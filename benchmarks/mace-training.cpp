@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <tessera/nn/atoms/batches.hpp>
 #include <tessera/nn/io/extxyz.hpp>
+#include <tessera/nn/sampler.hpp>
 #include <thread>
 
 #include "peer.hpp"

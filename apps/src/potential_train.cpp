@@ -11,6 +11,7 @@
 #include <tessera/nn/checkpoints.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/plot.hpp>
+#include <tessera/nn/sampler.hpp>
 #include <tessera/nn/schedules.hpp>
 #include <tuple>
 
@@ -220,12 +221,10 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
 
   const nn::BatchOptions cut = batch_options(mesh, model_options.r_max);
   // The last structures of an epoch that do not fill a batch wait for another epoch.
-  const auto batches_in = [&](std::int64_t epoch) {
-    const std::vector<std::int64_t> order =
-        nn::shuffled(std::ssize(sets.train), settings.seed, static_cast<std::uint64_t>(epoch));
-    return nn::batches_of(sets.train, order, settings.batch_size, true);
-  };
-  const std::int64_t steps_per_epoch = std::ssize(batches_in(0));
+  const nn::Sampler sampler(
+      std::ssize(sets.train),
+      {.batch = settings.batch_size, .seed = settings.seed, .drop_last = true});
+  const std::int64_t steps_per_epoch = sampler.steps();
   const auto validate = [&](std::int64_t epoch, bool second_stage) {
     const auto averages = ema ? std::make_unique<optim::EmaScope>(*ema) : nullptr;
     const nn::AtomLossOptions loss = settings.loss_options(second_stage);
@@ -265,7 +264,6 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
       standing = {.plateau = plateau.state(), .second_stage = true};
       if (first) fmt::print("Stage two\n");
     }
-    const auto batches = batches_in(epoch);
     const nn::AtomLossOptions loss_options = settings.loss_options(second_stage);
     optimizer.set_lr(second_stage ? settings.stage_two_lr
                      : settings.scheduler == "ExponentialLR"
@@ -274,7 +272,7 @@ int train_atoms(AtomsSettings& settings, const TrainOptions& options) {
                          : settings.lr * plateau.scale());
     while (state.step / steps_per_epoch == epoch && !stopped) {
       const auto start = Clock::now();
-      const auto& batch = batches[static_cast<std::size_t>(state.step % steps_per_epoch)];
+      const auto batch = nn::structures_of(sets.train, sampler.batch(state.step));
       const nn::Graph graph = nn::batch_graph(batch, mesh, cut);
       const nn::AtomLabels labels = nn::batch_labels(batch, graph);
       const bool stress = loss_options.stress != 0.0 || loss_options.virials != 0.0;

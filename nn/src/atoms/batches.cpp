@@ -1,25 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <tessera/core/error.hpp>
-#include <tessera/core/hash.hpp>
 #include <tessera/nn/atoms/batches.hpp>
+#include <tessera/nn/sampler.hpp>
 
 namespace tessera::nn {
-
-std::vector<std::int64_t> shuffled(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
-    Hasher h;
-    h.add(seed);
-    h.add(epoch);
-    h.add(static_cast<std::uint64_t>(i));
-    const auto j = static_cast<std::size_t>(h.value() % static_cast<std::uint64_t>(i + 1));
-    std::swap(order[static_cast<std::size_t>(i)], order[j]);
-  }
-  return order;
-}
 
 DataSplit split_data(std::int64_t n, double fraction, std::uint64_t seed) {
   if (!(fraction >= 0.0 && fraction < 1.0)) {
@@ -37,22 +22,15 @@ DataSplit split_data(std::int64_t n, double fraction, std::uint64_t seed) {
   return split;
 }
 
-std::vector<std::vector<const Structure*>> batches_of(std::span<const Structure> structures,
-                                                      std::span<const std::int64_t> order,
-                                                      std::int64_t size,
-                                                      bool drop_last) {
-  if (size < 1) throw UsageError(str("atoms: batches of ", size, ". Use at least 1."));
-  std::vector<std::vector<const Structure*>> batches;
-  for (const std::int64_t i : order) {
-    if (i < 0 || i >= static_cast<std::int64_t>(structures.size()))
+std::vector<const Structure*> structures_of(std::span<const Structure> structures,
+                                            std::span<const std::int64_t> numbers) {
+  std::vector<const Structure*> found;
+  for (const std::int64_t i : numbers) {
+    if (i < 0 || i >= std::ssize(structures))
       throw UsageError(str("atoms: there is no structure ", i, " among ", structures.size(), "."));
-    if (batches.empty() || static_cast<std::int64_t>(batches.back().size()) == size)
-      batches.emplace_back();
-    batches.back().push_back(&structures[static_cast<std::size_t>(i)]);
+    found.push_back(&structures[static_cast<std::size_t>(i)]);
   }
-  if (drop_last && batches.size() > 1 && static_cast<std::int64_t>(batches.back().size()) < size)
-    batches.pop_back();
-  return batches;
+  return found;
 }
 
 }  // namespace tessera::nn
