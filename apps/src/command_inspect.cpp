@@ -20,7 +20,7 @@ class Model {
 
   nn::MakeWorkload workload(Update update) {
     from_.load();
-    return make(domain(), update);
+    return make(domain(), update, spread());
   }
 
   /// This, for the planner. It must outlive what is returned.
@@ -30,15 +30,21 @@ class Model {
         .name = name,
         .command = "train " + name,
         .size = domain(),
-        .make = [this](const StepCosts::Size& size) { return make(size, Update::kAdamW); },
+        .make = [this](const StepCosts::Size& size,
+                       const Spread& spread) { return make(size, Update::kAdamW, spread); },
         .axes = axes(static_cast<int>(domain().size())),
         .batch = batch(),
-        .most_elements = most_elements()};
+        .most_elements = most_elements(),
+        .spread = spread(),
+        .other_shards = spreads() && !from_.given.contains("training.shard"),
+        .other_tensors = spreads() && !from_.given.contains("training.tensor")};
     if (!from_.config.empty()) planned.command += " --config " + from_.config;
     for (const auto& [key, text] : from_.given)
       planned.command += " " + option_of(key) + (text.empty() ? "" : " " + text);
     return planned;
   }
+
+  virtual Spread spread() const { return {}; }  ///< as the settings say
 
   void add_to(CLI::App& command) {
     declare(from_.all);
@@ -53,10 +59,13 @@ class Model {
   virtual void declare(io::Settings& all) = 0;
   virtual const char* size_help() const = 0;
   virtual bool underscores() const { return false; }
-  virtual nn::MakeWorkload make(const std::vector<std::int64_t>& size, Update update) const = 0;
+  virtual nn::MakeWorkload make(const std::vector<std::int64_t>& size,
+                                Update update,
+                                const Spread& spread) const = 0;
   /// Names for the mesh axes along the dimensions of a domain.
   virtual std::vector<std::string> axes(int dims) const = 0;
   virtual std::int64_t batch() const = 0;
+  virtual bool spreads() const { return false; }  ///< whether its parameters can be spread
   /// Sizes of the domain up to which a plan takes seconds.
   virtual double most_elements() const { return 1e18; }
 
@@ -79,18 +88,22 @@ class Model {
 class NetworkModel : public Model {
  public:
   explicit NetworkModel(const ModelEntry& entry) : settings_(entry) {}
+  Spread spread() const override { return settings_.spread(); }
 
  private:
   void declare(io::Settings& all) override { settings_.declare(all); }
   const char* size_help() const override { return settings_.data->size_help(); }
-  nn::MakeWorkload make(const std::vector<std::int64_t>& size, Update update) const override {
-    return app::workload(settings_, size, update);
+  nn::MakeWorkload make(const std::vector<std::int64_t>& size,
+                        Update update,
+                        const Spread& spread) const override {
+    return app::workload(settings_, size, update, spread);
   }
   std::vector<std::string> axes(int dims) const override {
     const std::vector<std::string> names = {"d", "h", "w"};
     return {names.end() - dims, names.end()};
   }
   std::int64_t batch() const override { return settings_.batch; }
+  bool spreads() const override { return true; }
 
   RunSettings settings_;
 };
@@ -102,7 +115,9 @@ class AtomsModel : public Model {
     return "Cells of quartz along each lattice vector, 9 atoms each, e.g. 4x4x4: 576 atoms.";
   }
   bool underscores() const override { return true; }
-  nn::MakeWorkload make(const std::vector<std::int64_t>& size, Update update) const override {
+  nn::MakeWorkload make(const std::vector<std::int64_t>& size,
+                        Update update,
+                        const Spread&) const override {
     return atoms_workload(settings_, size, update);
   }
   std::vector<std::string> axes(int dims) const override {
@@ -185,15 +200,18 @@ int run_plan(Model& model, const std::string& name, PlanOptions o) {
   if (!o.several.memory.empty()) parse_bytes(o.several.memory);
   const PlannedModel planned = model.planned(name);
   const MessageCost network = message_cost_of(o.several.latency, o.several.bandwidth);
-  const StepCosts costs = StepCosts::measure(planned.size, planned.make);
-  std::vector<MeshAxis> axes;
+  const StepCosts costs = StepCosts::measure(planned.size, [&](const StepCosts::Size& size) {
+    return planned.make(size, planned.spread);
+  });
+  Choice choice = {.axes = {}, .spread = planned.spread};
   if (several) {
     o.several.json = o.one.json;
-    axes = propose(planned, o.several, costs, network);
+    choice = propose(planned, o.several, costs, network);
   } else {
-    axes = plan(planned.make(planned.size), o.one);
+    choice.axes = plan(planned.make(planned.size, planned.spread), o.one);
   }
-  return o.check ? check_plan(planned.make(planned.size), axes, costs, network) : 0;
+  if (!o.check) return 0;
+  return check_plan(planned.make(planned.size, choice.spread), choice.axes, costs, network);
 }
 
 const std::map<std::string, Update> kUpdates = {{"adamw", Update::kAdamW}, {"sgd", Update::kSgd}};
@@ -245,7 +263,11 @@ void add_compare(CLI::App& program, Command& chosen) {
     command->add_option("--optimizer", *update, "How the weights change.")
         ->transform(CLI::CheckedTransformer(kUpdates));
     command->callback([=, model = model, &chosen] {
-      chosen = [=, model = model] { return app::compare(model->workload(*update), *request); };
+      chosen = [=, model = model] {
+        const nn::MakeWorkload workload = model->workload(*update);
+        request->outputs = model->spread().tensor.empty();
+        return app::compare(workload, *request);
+      };
     });
   }
 }

@@ -96,8 +96,9 @@ std::vector<MeshAxis> plan(const nn::MakeWorkload& workload, const PlanRequest& 
 
 int compare(const nn::MakeWorkload& workload, const CompareRequest& request) {
   const Mesh mesh = parse_mesh(request.mesh);
-  const nn::Comparison result =
-      nn::compare_steps(mesh, workload, {.steps = request.steps, .tolerance = request.tolerance});
+  const nn::Comparison result = nn::compare_steps(
+      mesh, workload,
+      {.steps = request.steps, .tolerance = request.tolerance, .outputs = request.outputs});
   if (mesh.rank() == 0) {
     if (result.first) {
       std::cout << "first difference: " << result.first->str() << "\n";
@@ -109,6 +110,9 @@ int compare(const nn::MakeWorkload& workload, const CompareRequest& request) {
       std::cout << (result.first ? "largest before: " : "largest difference: ") << result.closest
                 << "\n";
     }
+    if (!request.outputs)
+      std::cout << "compared: gradients and weights (with --tensor, ops are others than those of "
+                   "one rank)\n";
     std::cout << std::flush;
   }
   return result.first ? 1 : 0;

@@ -28,6 +28,7 @@ struct CompareRequest {
   std::string mesh;
   std::int64_t steps = 3;
   double tolerance = 0.0;
+  bool outputs = true;  ///< of layers, beside gradients and weights
 };
 
 /// Trains on the mesh and on one rank; says where the two part. Returns 0, or 1 when they do.

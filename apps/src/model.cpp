@@ -21,14 +21,14 @@ void Model::set_edges(const std::vector<EdgeRule>& edges) {
   network_->set_edges(edges);
 }
 
-void Model::spread(const RunSettings& settings, const Mesh& mesh) {
+void Model::spread(const Spread& spread, const Mesh& mesh) {
   if (mesh.size() == 1) return;  // the one rank that compare sets beside a mesh, too
-  if (!settings.tensor.empty()) {
-    mesh.axis(settings.tensor);
-    nn::place(network(), models::tensor_parallel(network(), settings.tensor));
+  if (!spread.tensor.empty()) {
+    mesh.axis(spread.tensor);
+    nn::place(network(), models::tensor_parallel(network(), spread.tensor));
   }
-  if (settings.shard != "none")
-    nn::shard(network(), {.stage = choose<int>("shard", settings.shard,
+  if (spread.shard != "none")
+    nn::shard(network(), {.stage = choose<int>("shard", spread.shard,
                                                {{"zero1", 1}, {"zero2", 2}, {"zero3", 3}})});
 }
 

@@ -4,6 +4,7 @@
 #include <tessera/nn/layers.hpp>
 
 #include "network.hpp"
+#include "spread.hpp"
 
 namespace tessera::app {
 
@@ -20,9 +21,9 @@ class Model {
   const Transform& transform() const { return transform_; }
   std::int64_t total_stride() const { return network_->total_stride(); }
   void set_edges(const std::vector<EdgeRule>& edges);
-  /// Places the parameters as the settings say, for training; before the first use. Throws
-  /// UsageError when the mesh lacks the axis of tensor parallelism.
-  void spread(const RunSettings& settings, const Mesh& mesh);
+  /// Places the parameters, for training; before the first use. Throws LayoutError when the mesh
+  /// lacks the axis of tensor parallelism, UsageError when the model has nothing that it splits.
+  void spread(const Spread& spread, const Mesh& mesh);
   Tensor operator()(const Tensor& x) const { return network()(x); }
 
  private:

@@ -37,20 +37,60 @@ std::vector<int> few_ranks(const std::vector<MeshAxis>& axes) {
   return {ranks.begin(), ranks.end()};
 }
 
+const std::vector<std::string> kShards = {"none", "zero1", "zero2", "zero3"};
+
+int data_of(const std::vector<MeshAxis>& axes) {
+  return !axes.empty() && axes[0].name == "data" ? axes[0].size : 1;
+}
+
+/// The other ways to spread parameters over a mesh.
+std::vector<Spread> other_spreads(const PlannedModel& model, const std::vector<MeshAxis>& axes) {
+  std::vector<std::string> tensors = {model.spread.tensor};
+  for (const MeshAxis& axis : axes)
+    if (model.other_tensors && axis.size > 1 && axis.name != "data") tensors.push_back(axis.name);
+  std::vector<Spread> all;
+  for (const std::string& tensor : tensors) {
+    for (const std::string& shard : kShards) {
+      const Spread spread = {shard, tensor};
+      if ((model.other_shards || shard == model.spread.shard) && !(spread == model.spread))
+        all.push_back(spread);
+    }
+  }
+  return all;
+}
+
+enum class Spreads {
+  kGiven,
+  kAll,
+  kLeast  ///< the given one, and that of least memory
+};
+
 /// Proposals for a number of ranks, fastest first; `why` keeps the first reason that a mesh cannot
 /// be.
 std::vector<Proposal> proposals(const PlannedModel& model,
                                 const StepCosts::Size& size,
                                 int ranks,
+                                Spreads spreads,
                                 const StepCosts& costs,
                                 const MessageCost& network,
                                 std::string& why) {
+  std::vector<Choice> choices;
+  for (auto& axes : candidate_meshes(model, size, ranks, kPerData)) {
+    // The first of its size of `data` has the least cut surface.
+    const bool first = choices.empty() || data_of(choices.back().axes) != data_of(axes);
+    choices.push_back({axes, model.spread});
+    if (spreads == Spreads::kGiven || ranks == 1 || !first) continue;
+    for (const Spread& spread : other_spreads(model, axes)) {
+      const bool least = spread.shard == "zero3" && spread.tensor == model.spread.tensor;
+      if (spreads == Spreads::kAll || least) choices.push_back({axes, spread});
+    }
+  }
   std::vector<Proposal> all;
-  for (const auto& axes : candidate_meshes(model, size, ranks, kPerData)) {
+  for (const Choice& choice : choices) {
     try {
-      all.push_back(propose_on(model, size, axes, costs, network));
+      all.push_back(propose_on(model, size, choice, costs, network));
     } catch (const Error& error) {
-      if (why.empty()) why = str(mesh_text(axes), ": ", error.what());
+      if (why.empty()) why = str(mesh_text(choice.axes), ": ", error.what());
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const Proposal& a, const Proposal& b) {
@@ -74,26 +114,29 @@ const Proposal& least_memory(const std::vector<Proposal>& all) {
   const std::string problem =
       str("plan: no mesh of ", request.ranks, " ranks fits ", model.name, " of ",
           size_text(model.size), " into ", format_bytes(memory), " per rank (the least needs ",
-          format_bytes(least.memory), ", on ", mesh_text(least.axes), "). ");
-  const std::string advice = "or make a step smaller: batch, shard, recompute, bf16.";
+          format_bytes(least.memory), ", on ", choice_text(least), "). ");
+  const std::string advice = "or make a step smaller: batch, recompute, bf16.";
   std::string why;
   for (int ranks = 2 * request.ranks; ranks <= kMostRanks; ranks *= 2) {
-    const std::vector<Proposal> all = proposals(model, model.size, ranks, costs, network, why);
+    const std::vector<Proposal> all =
+        proposals(model, model.size, ranks, Spreads::kLeast, costs, network, why);
     if (all.empty()) break;
     const Proposal& p = least_memory(all);
     if (p.memory > memory) continue;
     throw UsageError(str(problem,
                          "Of twice, four times, ... as many ranks the smallest mesh that "
                          "fits is ",
-                         mesh_text(p.axes), ": ", ranks, " ranks, ", format_bytes(p.memory),
+                         choice_text(p), ": ", ranks, " ranks, ", format_bytes(p.memory),
                          " each. Give --ranks ", ranks, ", more --memory, ", advice));
   }
-  const nn::RankPlan one = nn::plan_rank({{model.axes[0], 1}}, 0, model.make(model.size));
-  throw UsageError(str(problem, "No larger mesh would do: weights and optimiser state, ",
-                       format_bytes(one.rest_bytes),
-                       ", do not shrink with the domain, which cannot be cut further. Give more "
-                       "--memory, ",
-                       advice));
+  const nn::RankPlan one =
+      nn::plan_rank({{model.axes[0], 1}}, 0, model.make(model.size, model.spread));
+  throw UsageError(str(problem, "No larger mesh would do: the domain cannot be cut further, and ",
+                       "weights and optimiser state, ", format_bytes(one.rest_bytes),
+                       model.other_shards || model.spread.shard == "zero3"
+                           ? ", are shared by all ranks already"
+                           : ", do not shrink with it",
+                       ". Give more --memory, ", advice));
 }
 
 /// Rows for 1, 2, 4, ... ranks; fewer where a domain is too small to be cut or too large to plan.
@@ -103,14 +146,18 @@ std::vector<Proposal> scaling(
     std::int64_t memory,
     const StepCosts& costs,
     const MessageCost& network,
+    const Spread& spread,
     const std::function<StepCosts::Size(const std::vector<MeshAxis>&)>& grown) {
   std::vector<Proposal> rows;
+  const auto fits = [&](const Proposal& p) { return memory == 0 || p.memory <= memory; };
   for (int ranks = 1; ranks <= most; ranks *= 2) {
     std::string why;
     std::vector<Proposal> all;
     if (!grown) {
       if (product(model.size) > model.most_elements) break;
-      all = proposals(model, model.size, ranks, costs, network, why);
+      all = proposals(model, model.size, ranks, Spreads::kGiven, costs, network, why);
+      if (std::none_of(all.begin(), all.end(), fits))
+        all = proposals(model, model.size, ranks, Spreads::kAll, costs, network, why);
     } else {
       // Without an axis data; the most cubic mesh.
       const Dims cube = Dims::filled(static_cast<int>(model.size.size()), std::int64_t{1} << 24);
@@ -119,13 +166,12 @@ std::vector<Proposal> scaling(
       const StepCosts::Size size = grown(axes);
       if (product(size) > model.most_elements) break;
       try {
-        all.push_back(propose_on(model, size, axes, costs, network));
+        all.push_back(propose_on(model, size, {axes, spread}, costs, network));
       } catch (const Error&) {
         break;
       }
     }
     if (all.empty()) break;
-    const auto fits = [&](const Proposal& p) { return memory == 0 || p.memory <= memory; };
     const auto first = std::find_if(all.begin(), all.end(), fits);
     rows.push_back(first != all.end() ? *first : all.front());
   }
@@ -157,6 +203,13 @@ StepCosts::Size part_of(const StepCosts::Size& size, const std::vector<MeshAxis>
 std::string mesh_text(const std::vector<MeshAxis>& axes) {
   std::string text;
   for (const MeshAxis& axis : axes) text += str(text.empty() ? "" : ",", axis.name, "=", axis.size);
+  return text;
+}
+
+std::string choice_text(const Choice& choice) {
+  std::string text = mesh_text(choice.axes);
+  if (choice.spread.shard != "none") text += " --shard " + choice.spread.shard;
+  if (!choice.spread.tensor.empty()) text += " --tensor " + choice.spread.tensor;
   return text;
 }
 
@@ -207,13 +260,14 @@ std::vector<std::vector<MeshAxis>> candidate_meshes(const PlannedModel& model,
 
 Proposal propose_on(const PlannedModel& model,
                     const StepCosts::Size& size,
-                    const std::vector<MeshAxis>& axes,
+                    const Choice& choice,
                     const StepCosts& costs,
                     const MessageCost& network) {
-  const nn::Plan plan =
-      nn::plan_step(axes, model.make(size), {.ranks = few_ranks(axes), .events = true});
+  const nn::Plan plan = nn::plan_step(choice.axes, model.make(size, choice.spread),
+                                      {.ranks = few_ranks(choice.axes), .events = true});
   Proposal p;
-  p.axes = axes;
+  p.axes = choice.axes;
+  p.spread = choice.spread;
   p.ranks = plan.ranks;
   p.memory = plan.largest().peak_bytes;
   const nn::RankPlan& busiest = plan.busiest();
@@ -236,24 +290,26 @@ MessageCost message_cost_of(const std::string& latency, const std::string& bandw
   return network;
 }
 
-std::vector<MeshAxis> propose(const PlannedModel& model,
-                              const ProposalRequest& request,
-                              const StepCosts& costs,
-                              const MessageCost& network) {
+Choice propose(const PlannedModel& model,
+               const ProposalRequest& request,
+               const StepCosts& costs,
+               const MessageCost& network) {
   const std::int64_t memory = request.memory.empty() ? 0 : parse_bytes(request.memory);
-  std::vector<MeshAxis> best;
+  Choice best;
   const Mesh world = Mesh::world({{"h", process().count}});
   nn::collective(world).together([&] {
     if (process().rank != 0) return;
     std::string why;
-    std::vector<Proposal> all = proposals(model, model.size, request.ranks, costs, network, why);
+    std::vector<Proposal> all =
+        proposals(model, model.size, request.ranks, Spreads::kAll, costs, network, why);
     if (all.empty()) {
       throw UsageError(str("plan: no mesh of ", request.ranks, " ranks cuts a domain of ",
                            size_text(model.size), " and a batch of ", model.batch,
                            why.empty() ? "" : " (" + why + ")",
                            ". Choose another number of ranks, or a larger domain or batch."));
     }
-    const Proposal one = propose_on(model, model.size, {{model.axes[0], 1}}, costs, network);
+    const Proposal one =
+        propose_on(model, model.size, {{{model.axes[0], 1}}, model.spread}, costs, network);
     for (Proposal& p : all)
       p.efficiency = one.time.seconds() / p.time.seconds() / static_cast<double>(p.ranks);
     const std::size_t considered = all.size();
@@ -271,11 +327,11 @@ std::vector<MeshAxis> propose(const PlannedModel& model,
                           .strong = {},
                           .weak = {},
                           .weak_part = {}};
-    best = all.front().axes;
+    best = all.front();
     if (request.scaling > 0) {
-      report.strong = scaling(model, request.scaling, memory, costs, network, {});
-      report.weak_part = part_of(model.size, best);
-      report.weak = scaling(model, request.scaling, memory, costs, network,
+      report.strong = scaling(model, request.scaling, memory, costs, network, best.spread, {});
+      report.weak_part = part_of(model.size, best.axes);
+      report.weak = scaling(model, request.scaling, memory, costs, network, best.spread,
                             [&](const std::vector<MeshAxis>& axes) {
                               StepCosts::Size size = report.weak_part;
                               for (std::size_t d = 0; d < size.size(); ++d) size[d] *= axes[d].size;
@@ -285,20 +341,29 @@ std::vector<MeshAxis> propose(const PlannedModel& model,
     print_proposals(report);
   });
   if (process().count == 1) return best;
-  // Sizes of the axes `data` and of the domain, from process 0.
-  std::vector<std::int64_t> sizes(1 + model.axes.size(), 0);
-  for (const MeshAxis& axis : best) {
-    const auto it = std::find(model.axes.begin(), model.axes.end(), axis.name);
-    sizes[it == model.axes.end() ? 0 : static_cast<std::size_t>(it - model.axes.begin()) + 1] =
-        axis.size;
+  // From process 0: sizes of the axes `data` and of the domain, and the spread.
+  std::vector<std::string> names = {"data"};
+  names.insert(names.end(), model.axes.begin(), model.axes.end());
+  std::vector<std::int64_t> told(names.size() + 2, 0);
+  const auto place = [](const std::vector<std::string>& list, const std::string& name) {
+    return std::find(list.begin(), list.end(), name) - list.begin();
+  };
+  if (process().rank == 0) {
+    for (const MeshAxis& axis : best.axes)
+      told[static_cast<std::size_t>(place(names, axis.name))] = axis.size;
+    told[names.size()] = place(kShards, best.spread.shard);
+    told[names.size() + 1] = place(names, best.spread.tensor);
   }
-  parallel::all_reduce(parallel::Group::world(), sizes.data(), std::ssize(sizes), DType::kInt64,
-                       ReduceOp::kSum, {"plan", {}, {}})
+  parallel::broadcast(parallel::Group::world(), told.data(),
+                      std::ssize(told) * static_cast<std::int64_t>(sizeof told[0]), 0,
+                      {.op = "plan"})
       .wait();
-  best.clear();
-  if (sizes[0] > 0) best.push_back({"data", static_cast<int>(sizes[0])});
-  for (std::size_t d = 0; d < model.axes.size(); ++d)
-    if (sizes[d + 1] > 0) best.push_back({model.axes[d], static_cast<int>(sizes[d + 1])});
+  best = {};
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (told[i] > 0) best.axes.push_back({names[i], static_cast<int>(told[i])});
+  best.spread.shard = kShards[static_cast<std::size_t>(told[names.size()])];
+  const auto tensor = static_cast<std::size_t>(told[names.size() + 1]);
+  if (tensor < names.size()) best.spread.tensor = names[tensor];
   return best;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "spread.hpp"
 #include "step_cost.hpp"
 
 namespace tessera::app {
@@ -12,11 +13,14 @@ struct PlannedModel {
   std::string name;
   std::string command;  ///< words of `tessera` that train it, without a mesh
   StepCosts::Size size;
-  StepCosts::MakeSized make;
+  std::function<nn::MakeWorkload(const StepCosts::Size&, const Spread&)> make;
   std::vector<std::string> axes;  ///< names for the dimensions of the domain
   std::int64_t batch = 1;
   /// Domains of more elements are not planned: one process holds what all ranks do.
   double most_elements = 1e18;
+  Spread spread = {};         ///< of its settings
+  bool other_shards = false;  ///< whether others may be proposed, too
+  bool other_tensors = false;
 };
 
 struct ProposalRequest {
@@ -30,9 +34,14 @@ struct ProposalRequest {
   std::string json;       ///< file for all numbers; empty: none
 };
 
-/// A mesh, and what a step costs on it by the plan of its corners and its interior.
-struct Proposal {
+/// A mesh, and how parameters lie over it.
+struct Choice {
   std::vector<MeshAxis> axes;
+  Spread spread;
+};
+
+/// A choice, and what a step costs by the plan of the mesh's corners and its interior.
+struct Proposal : Choice {
   int ranks = 1;
   std::int64_t memory = 0;                     ///< peak of the rank that needs most
   nn::Traffic sent;                            ///< by the rank that sends most
@@ -43,6 +52,8 @@ struct Proposal {
 
 /// `data=2,h=4`, as --mesh takes it.
 std::string mesh_text(const std::vector<MeshAxis>& axes);
+/// `data=2,h=4 --shard zero3`, as --mesh and the options after it take it.
+std::string choice_text(const Choice& choice);
 
 /// The meshes of `ranks` ranks that can cut a domain of this size: an axis `data` that divides the
 /// batch, the others along the dimensions. For each size of `data` the `most` with the least cut
@@ -55,17 +66,19 @@ std::vector<std::vector<MeshAxis>> candidate_meshes(const PlannedModel& model,
 /// Plans a few ranks of the mesh. Throws what the model throws on such a mesh.
 Proposal propose_on(const PlannedModel& model,
                     const StepCosts::Size& size,
-                    const std::vector<MeshAxis>& axes,
+                    const Choice& choice,
                     const StepCosts& costs,
                     const MessageCost& network);
 
 /// Prints meshes for the model, fastest first, with predicted memory, traffic, time and efficiency,
-/// and how the best family scales. Returns the best. Throws UsageError when none fits into the
-/// memory, with the smallest number of ranks that would. Every process must call; process 0 works.
-std::vector<MeshAxis> propose(const PlannedModel& model,
-                              const ProposalRequest& request,
-                              const StepCosts& costs,
-                              const MessageCost& network);
+/// and how the best family scales. On the mesh with the least cut surface of each size of `data`
+/// parameters are also shared, and split in use along each axis of the domain. Returns the best.
+/// Throws UsageError when nothing fits into the memory, with the smallest number of ranks that
+/// would. Every process must call; process 0 works.
+Choice propose(const PlannedModel& model,
+               const ProposalRequest& request,
+               const StepCosts& costs,
+               const MessageCost& network);
 
 /// The network that a request describes. Every process must call.
 MessageCost message_cost_of(const std::string& latency, const std::string& bandwidth);

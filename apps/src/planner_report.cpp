@@ -26,8 +26,17 @@ std::string axes_text(const Proposal& p) {
   return text.empty() ? "-" : text;
 }
 
+/// A column `shard` and one `tensor`.
+Row spread_of(const Proposal& p) {
+  return {p.spread.shard == "none" ? "-" : p.spread.shard,
+          p.spread.tensor.empty() ? "-" : p.spread.tensor};
+}
+
 Row row_of(const Proposal& p) {
+  const Row spread = spread_of(p);
   return {mesh_text(p.axes),
+          spread[0],
+          spread[1],
           format_bytes(p.memory),
           format_bytes(p.sent.bytes),
           std::to_string(p.sent.messages),
@@ -40,14 +49,15 @@ Row row_of(const Proposal& p) {
 }
 
 std::string scaling_table(const std::vector<Proposal>& rows, std::int64_t memory) {
-  std::vector<Row> table = {
-      {"ranks", "mesh", "memory", "sent", "messages", "ms / step", "exposed", "efficiency"}};
+  std::vector<Row> table = {{"ranks", "mesh", "shard", "tensor", "memory", "sent", "messages",
+                             "ms / step", "exposed", "efficiency"}};
   bool any = false;
   for (const Proposal& p : rows) {
     const bool large = memory > 0 && p.memory > memory;
     any = any || large;
-    table.push_back({fmt::format("{}{}", p.ranks, large ? "*" : ""), mesh_text(p.axes),
-                     format_bytes(p.memory), format_bytes(p.sent.bytes),
+    const Row spread = spread_of(p);
+    table.push_back({fmt::format("{}{}", p.ranks, large ? "*" : ""), mesh_text(p.axes), spread[0],
+                     spread[1], format_bytes(p.memory), format_bytes(p.sent.bytes),
                      std::to_string(p.sent.messages), milliseconds(p.time.seconds()),
                      fmt::format("{:.1f} %", 100.0 * p.time.exposed / p.time.seconds()),
                      fmt::format("{:.1f} %", 100.0 * p.efficiency)});
@@ -60,6 +70,8 @@ nlohmann::ordered_json json_of(const Proposal& p) {
   for (const auto& [axes, sent] : p.by_axes)
     by_axes[axes] = {{"messages", sent.messages}, {"bytes", sent.bytes}};
   return {{"mesh", mesh_text(p.axes)},
+          {"shard", p.spread.shard},
+          {"tensor", p.spread.tensor},
           {"ranks", p.ranks},
           {"peak_bytes", p.memory},
           {"messages", p.sent.messages},
@@ -132,17 +144,20 @@ void print_proposals(const ProposalReport& r) {
                       1e6 * r.network.latency, 1e-9 * r.network.bandwidth);
   text += fmt::format("one rank alone: {} ms per step, {}\n\n", milliseconds(r.one.time.seconds()),
                       format_bytes(r.one.memory));
-  std::vector<Row> rows = {{"mesh", "memory / rank", "sent / rank", "messages", "by axis",
-                            "ms / step", "compute", "exposed", "hidden", "efficiency"}};
+  std::vector<Row> rows = {{"mesh", "shard", "tensor", "memory / rank", "sent / rank", "messages",
+                            "by axis", "ms / step", "compute", "exposed", "hidden", "efficiency"}};
   const auto shown = std::min<std::size_t>(r.proposals.size(),
                                            static_cast<std::size_t>(std::max(r.request.rows, 1)));
   for (std::size_t i = 0; i < shown; ++i) rows.push_back(row_of(r.proposals[i]));
-  text += io::text_table(rows, 1);
+  text += io::text_table(rows, 3);
+  Choice unsaid = r.proposals[0];  // what the command does not say yet
+  if (unsaid.spread.shard == r.model.spread.shard) unsaid.spread.shard = "none";
+  if (unsaid.spread.tensor == r.model.spread.tensor) unsaid.spread.tensor.clear();
   text += fmt::format(
-      "{} of {} meshes fit{}\n\nmpiexec -n {} tessera {} --mesh {}\n", r.proposals.size(),
+      "{} of {} proposals fit{}\n\nmpiexec -n {} tessera {} --mesh {}\n", r.proposals.size(),
       r.considered,
       shown < r.proposals.size() ? fmt::format(", the fastest {} are shown", shown) : "",
-      r.request.ranks, r.model.command, mesh_text(r.proposals[0].axes));
+      r.request.ranks, r.model.command, choice_text(unsaid));
   if (!r.strong.empty()) {
     text += fmt::format("\nstrong scaling, predicted: {}, batch {}\n", size_text(r.model.size),
                         r.model.batch) +

@@ -38,7 +38,7 @@ void RunSettings::declare(io::Settings& s) {
         {.choices = {"none", "zero1", "zero2", "zero3"}});
   s.add("training.tensor", tensor,
         "Mesh axis that splits attention by heads and layers by channels; the domain may be split "
-        "over it, too. Not for compare: ops then follow in another order than on one rank.");
+        "over it, too. compare then looks at gradients and weights alone.");
   s.add("training.seed", seed, "Key of all random numbers.");
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "network.hpp"
+#include "spread.hpp"
 #include "task.hpp"
 
 namespace tessera::app {
@@ -43,6 +44,7 @@ struct RunSettings {
   void declare(io::Settings& settings);
 
   DType dtype() const;
+  Spread spread() const { return {shard, tensor}; }
 };
 
 }  // namespace tessera::app

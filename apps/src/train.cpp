@@ -108,7 +108,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
 
   const std::unique_ptr<Task> task = settings.data->open(settings, mesh);
   Model model(settings, task->transform(), mesh);
-  model.spread(settings, mesh);
+  model.spread(settings.spread(), mesh);
   nn::Module& network = model.network();
   optim::AdamW optimizer(network.parameters(),
                          {.lr = settings.lr, .weight_decay = settings.weight_decay});

@@ -11,11 +11,12 @@ class TaskWorkload : public nn::Workload {
   TaskWorkload(const RunSettings& settings,
                const std::vector<std::int64_t>& size,
                Update update,
+               const Spread& spread,
                const Mesh& mesh)
       : settings_(settings),
         task_(settings.data->imitate(settings, size)),
         model_(settings, task_->transform(), mesh) {
-    model_.spread(settings, mesh);
+    model_.spread(spread, mesh);
     task_->place(mesh, model_.total_stride());
     updater_.emplace(model_.network().parameters(), update,
                      optim::AdamWOptions{.lr = settings.lr, .weight_decay = settings.weight_decay},
@@ -66,10 +67,11 @@ void Updater::step() {
 
 nn::MakeWorkload workload(const RunSettings& settings,
                           const std::vector<std::int64_t>& size,
-                          Update update) {
+                          Update update,
+                          const Spread& spread) {
   settings.data->imitate(settings, size);  // throws what does not fit
-  return [&settings, size, update](const Mesh& mesh) {
-    return std::make_unique<TaskWorkload>(settings, size, update, mesh);
+  return [&settings, size, update, spread](const Mesh& mesh) {
+    return std::make_unique<TaskWorkload>(settings, size, update, spread, mesh);
   };
 }
 

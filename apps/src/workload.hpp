@@ -39,10 +39,11 @@ class Updater {
 };
 
 /// A training as train() runs it on made-up data of `size`, one number per dimension of the domain,
-/// for `plan` and `compare`. Throws UsageError for sizes and settings that do not fit. `settings`
-/// must live on.
+/// for `plan` and `compare`, its parameters spread so. Throws UsageError for sizes and settings
+/// that do not fit. `settings` must live on.
 nn::MakeWorkload workload(const RunSettings& settings,
                           const std::vector<std::int64_t>& size,
-                          Update update);
+                          Update update,
+                          const Spread& spread);
 
 }  // namespace tessera::app

@@ -72,6 +72,12 @@ TEST_CASE("compare says whether a mesh computes what one rank does") {
   const Outcome other = tessera(at, 4, spread);
   INFO(other.output);
   CHECK(other.code == 0);
+  for (const char* word : {"--tensor", "h", "--precision", "f64"}) spread.emplace_back(word);
+  const Outcome split = tessera(at, 4, spread);
+  INFO(split.output);
+  CHECK(split.code == 0);
+  CHECK(split.says("h=2 w=2 and one rank agree"));
+  CHECK(split.says("compared: gradients and weights"));
   Words strict = words;
   for (const char* word : {"--tolerance", "1e-12"}) strict.emplace_back(word);
   const Outcome different = tessera(at, 4, strict);

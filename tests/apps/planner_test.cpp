@@ -1,6 +1,8 @@
 // ranks: none
 // plan --ranks: meshes proposed for a model, a size and a memory, and their prediction beside
 // steps.
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <tessera/core/memory.hpp>
@@ -95,11 +97,15 @@ TEST_CASE("what is proposed is what steps on it count") {
     int ranks;
     std::string line;
   };
+  const std::string vit = "plan vit --size 32x32 --channels 16 --depth 1 --heads 2 --batch 2 ";
   const std::vector<Case> cases = {
       {1, kUnet},
       {2, kUnet},
       {4, kUnet},
-      {2, "plan vit --size 32x32 --channels 16 --depth 1 --heads 2 --batch 2 "},
+      {8, kUnet},
+      {16, kUnet},
+      {2, vit},
+      {4, vit + "--shard zero2 --tensor h "},
       {4, "plan swin --size 32x32 --batch 1 "},
       {2,
        "plan mace --size 2x2x1 --batch_size 2 --num_channels 4 --max_ell 2 --correlation 2 "
@@ -121,6 +127,55 @@ TEST_CASE("what is proposed is what steps on it count") {
   }
 }
 
+TEST_CASE("parameters are shared and split where that is what fits") {
+  const TemporaryFolder at;
+  const auto propose = [&](const std::string& more, int processes) {
+    return program(at,
+                   kUnet + ("--ranks 2 --scale-to 2 --rows 100 --json " + at / "p.json " + more),
+                   processes);
+  };
+  const Outcome all = propose("", 0);
+  INFO(all.output);
+  REQUIRE(all.code == 0);
+  std::map<std::string, std::int64_t> memory;  // by mesh and spread
+  const Json proposals = Json::parse(read_file(at / "p.json"));
+  for (const Json& p : proposals.at("proposals")) {
+    const auto word = [&](const char* key) { return p.at(key).get<std::string>(); };
+    memory[word("mesh") + " " + word("shard") + " " + word("tensor")] = p.at("peak_bytes");
+  }
+  for (const char* const mesh : {"data=2", "h=2"}) {
+    INFO(mesh);
+    for (const char* const less : {" zero1 ", " zero2 ", " zero3 "})
+      CHECK(memory.at(mesh + std::string(less)) < memory.at(mesh + std::string(" none ")));
+    CHECK(memory.at(mesh + std::string(" zero3 ")) < memory.at(mesh + std::string(" zero1 ")));
+  }
+  for (const char* const shard : {"none", "zero1", "zero2", "zero3"})
+    CHECK(memory.contains(str("h=2 ", shard, " h")));
+  CHECK_FALSE(memory.contains("h=1,w=2 zero3 "));  // more cut surface than h=2
+
+  // Room for less than what any mesh needs with whole parameters.
+  std::int64_t whole = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [choice, bytes] : memory)
+    if (choice.ends_with(" none ")) whole = std::min(whole, bytes);
+  const Outcome few = propose("--check --memory " + std::to_string(whole - 1), 2);
+  INFO(few.output);
+  CHECK(few.code == 0);
+  CHECK(few.says(" --shard zero"));
+  CHECK(few.count("check: messages and bytes equal") == 1);
+  const Json fit = Json::parse(read_file(at / "p.json"));
+  for (const Json& p : fit.at("proposals")) CHECK(p.at("peak_bytes") < whole);
+  for (const Json& row : fit.at("strong"))
+    if (row.at("ranks") == 2) CHECK(row.at("peak_bytes") < whole);
+
+  // What is given stays.
+  const Outcome given = propose("--shard zero1", 0);
+  INFO(given.output);
+  REQUIRE(given.code == 0);
+  const Json kept = Json::parse(read_file(at / "p.json"));
+  for (const Json& p : kept.at("proposals")) CHECK(p.at("shard") == "zero1");
+  CHECK(given.count("--shard zero1") == 1);
+}
+
 TEST_CASE("what the planner refuses, once for all ranks") {
   const TemporaryFolder at;
   const auto check = [&](int ranks, const std::string& line, const std::string& text) {
@@ -131,14 +186,14 @@ TEST_CASE("what the planner refuses, once for all ranks") {
   };
   const std::string unet = kUnet;
   for (const int processes : {0, 2}) {
-    const Outcome o = program(at, unet + "--ranks 2 --memory 220KiB --scale-to 0", processes);
+    const Outcome o = program(at, unet + "--ranks 2 --memory 180KiB --scale-to 0", processes);
     INFO(o.output);
     CHECK(o.code == 2);
-    CHECK(o.count("no mesh of 2 ranks fits unet of 64x64 into 220.0 KiB") == 1);
+    CHECK(o.count("no mesh of 2 ranks fits unet of 64x64 into 180.0 KiB") == 1);
     std::smatch larger;
     REQUIRE(std::regex_search(o.output, larger, std::regex("Give --ranks ([0-9]+)")));
     const Outcome fits =
-        program(at, unet + "--memory 220KiB --scale-to 0 --ranks " + larger[1].str(), processes);
+        program(at, unet + "--memory 180KiB --scale-to 0 --ranks " + larger[1].str(), processes);
     INFO(fits.output);
     CHECK(fits.code == 0);
   }

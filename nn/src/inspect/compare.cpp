@@ -29,11 +29,14 @@ struct Value {
   bool same_place(const Value& other) const { return layer == other.layer && what == other.what; }
 };
 
+/// That of a parameter.
+std::string layer_of(const std::string& path) { return path.substr(0, path.rfind('.')); }
+
 /// The values of a step in program order.
 class Collector : public OpObserver {
  public:
   using Take = std::function<void(Value)>;
-  explicit Collector(Take take) : take_(std::move(take)) {}
+  Collector(bool outputs, Take take) : outputs_(outputs), take_(std::move(take)) {}
 
   void called(const OpCall& call) override {
     const Scope& scope = current_scope();
@@ -53,19 +56,26 @@ class Collector : public OpObserver {
     workload_ = &workload;
     OpObserver* const previous = observe_ops(this);
     try {
-      on_ = true;
+      on_ = outputs_;
       backward(workload.loss(step));
       on_ = false;
-      auto parameters = workload.model().named_parameters();
-      std::reverse(parameters.begin(), parameters.end());
-      for (const auto& [path, p] : parameters) {
-        if (!p.requires_grad()) continue;
-        const Tensor g = gradient(p.value());
-        if (g.defined()) give(path, "gradient", Phase::kUpdate, g);
+      const auto parameters = workload.model().named_parameters();
+      // From the last layer to the first; a layer's matrices come before its vectors, which are
+      // judged beside them.
+      for (auto end = parameters.end(); end != parameters.begin();) {
+        auto begin = end - 1;
+        while (begin != parameters.begin() &&
+               layer_of((begin - 1)->first) == layer_of((end - 1)->first))
+          --begin;
+        for (auto it = begin; it != end; ++it) {
+          const auto& [path, p] = *it;
+          if (!p.requires_grad()) continue;
+          const Tensor g = gradient(p.value());
+          if (g.defined()) give(path, "gradient", Phase::kUpdate, g);
+        }
+        end = begin;
       }
       workload.update();
-      // In their order: a layer's matrices come before its vectors, which are judged beside them.
-      std::reverse(parameters.begin(), parameters.end());
       for (const auto& [path, p] : parameters)
         give(path, "weight after the step", Phase::kUpdate, p.value());
     } catch (...) {
@@ -84,6 +94,7 @@ class Collector : public OpObserver {
     take_({layer, std::move(what), x.layout().str(), phase, std::move(all)});
   }
 
+  bool outputs_;
   Take take_;
   const Workload* workload_ = nullptr;
   bool on_ = false;
@@ -173,7 +184,7 @@ class Judge {
       largest = std::max(largest, d.magnitude);
       if (vector) scale = std::max(scale, 1e-3 * largest);
     } else if (alone.phase == Phase::kUpdate) {
-      const std::string layer = alone.layer.substr(0, alone.layer.rfind('.'));
+      const std::string layer = layer_of(alone.layer);
       double& largest = alone.what == "gradient" ? largest_[layer] : weights_[layer];
       if (!vector) largest = std::max(largest, d.magnitude);
       if (vector) scale = std::max(scale, 1e-3 * largest);
@@ -273,11 +284,13 @@ Comparison compare_steps(const Mesh& mesh,
   const std::unique_ptr<Workload> alone =
       first ? make(Mesh::of({mesh.process_of(0)}, {})) : nullptr;
   for (std::int64_t step = 0; step < options.steps && !judge.result.first; ++step) {
-    Collector([&](Value value) {
+    Collector(options.outputs, [&](Value value) {
       if (first) judge.expect(std::move(value));
     }).run(*together, step);
     if (first) {
-      Collector([&](Value value) { judge.judge(step, std::move(value)); }).run(*alone, step);
+      Collector(options.outputs, [&](Value value) {
+        judge.judge(step, std::move(value));
+      }).run(*alone, step);
       judge.end_step();
     }
     judge.result = unpacked(shared(mesh, packed(judge.result)));

@@ -13,6 +13,9 @@ struct CompareOptions {
   /// the coarsest element type so far, 1e-9 for f64, 1e-3 for f32, 0.1 for bf16. Sums over another
   /// number of ranks are rounded differently, and steps of training make that grow.
   double tolerance = 0.0;
+  /// False: gradients and weights alone are compared. Layers whose inputs are split (tensor
+  /// parallelism) add their bias to a sum not yet taken, so their ops are others than on one rank.
+  bool outputs = true;
 };
 
 /// A tensor that is not the same on the mesh and on one rank.
