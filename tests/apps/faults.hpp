@@ -2,10 +2,11 @@
 
 // Faults at random moments of a training on several processes, and what must hold after each: the
 // job ends soon with a report that names the process, the last checkpoint is whole, and the resumed
-// run gives the bits of an uninterrupted one.
+// run has the bits of an uninterrupted one, in each step and at its end.
 
 #include <sys/resource.h>
 
+#include <map>
 #include <random>
 #include <tessera/nn/io/shards.hpp>
 
@@ -15,71 +16,76 @@ namespace tessera::test {
 
 enum class Fault { kKill, kStop, kThrow };
 
+/// Faults of one training after the other: what a fault leaves is gone on with, until the next
+/// fault, so each costs no more than the time to its moment.
 class FaultTest {
  public:
   explicit FaultTest(std::uint64_t seed, int ranks = 2) : ranks_(ranks), random_(seed) {
     const auto start_time = Clock::now();
-    const Outcome whole = run(at_, command(ranks_, training("whole")));
+    const pid_t launcher = start(command(ranks_, training("whole")), at_ / "output");
+    wait_for_steps("whole", 1);
+    first_step_ = seconds_since(start_time);
+    const int code = wait_for(launcher);
     duration_ = seconds_since(start_time);
-    INFO(whole.output);
-    REQUIRE(whole.code == 0);
+    INFO(read_file(at_ / "output"));
+    REQUIRE(code == 0);
     model_ = read_file(at_ / "whole/model.safetensors");
     losses_ = losses(at_, "whole");
   }
 
-  /// One fault, on one process, at one moment. Returns whether it came before the job's end.
+  /// One fault, on one process, at one moment: from its start to the middle of what an undisturbed
+  /// training takes. Returns whether it came before the job's end.
   bool strike(Fault fault) {
+#ifndef TESSERA_THROW_ON_SIGNAL
+    if (fault == Fault::kThrow) return false;  // allocation belongs to the sanitizers
+#endif
     const int rank = static_cast<int>(below(static_cast<std::uint64_t>(ranks_)));
-    const double delay = std::uniform_real_distribution<double>(0, 1.05 * duration_)(random_);
-    const std::string name = "run-" + std::to_string(++count_);
+    const double longest = first_step_ + 0.5 * (duration_ - first_step_);
+    const double delay = std::uniform_real_distribution<double>(0, longest)(random_);
     const char* const words[] = {"killed", "stopped", "made to throw"};
     INFO("process " << rank << " " << words[static_cast<int>(fault)] << " after " << delay
                     << " s of " << duration_ << " s");
-    Words job = command(ranks_, training(name));
+    Words job = next_job();
     job.insert(job.begin(), {"/usr/bin/env", "TESSERA_TIMEOUT=4"});
 #ifdef TESSERA_THROW_ON_SIGNAL
     if (fault == Fault::kThrow) job.insert(job.begin() + 1, "LD_PRELOAD=" TESSERA_THROW_ON_SIGNAL);
-#else
-    if (fault == Fault::kThrow) return false;  // allocation belongs to the sanitizers
 #endif
+    const std::vector<double> before = losses_of(chain_);
     const pid_t launcher = start(job, at_ / "output");
-    const auto struck = hit(launcher, rank, delay, fault);
-    const int code = wait_for(launcher, 30);
+    const bool struck = hit(launcher, rank, delay, fault);
+    const int code = wait_for(launcher, 60);
     const Outcome o = {code, read_file(at_ / "output")};
     INFO("code " << code << "\n" << o.output);
     REQUIRE(code != kHangs);
-    const bool begun = std::filesystem::exists(at_ / name + "/metrics.jsonl");
-    const bool finished = std::filesystem::exists(at_ / name + "/loss.png");
+    const bool begun = std::ssize(losses_of(chain_)) > std::ssize(before);
+    const bool finished = std::filesystem::exists(at_ / chain_ + "/loss.png");
     if (code != 0) check_report(o, fault, rank, begun, finished);
-
-    if (begun) check_whole(name);
-    check_resumed(name, begun);
-    if (struck && code != 0) return true;
-    duration_ *= 0.8;  // the machine is faster than when it was measured
-    return false;
+    check_link(code);
+    return struck && code != 0;
   }
 
   /// Kills one process while a checkpoint is being written. Returns whether that one was not
   /// committed: whether the kill was soon enough.
   bool strike_in_write() {
     const int rank = static_cast<int>(below(static_cast<std::uint64_t>(ranks_)));
-    const std::uint64_t before = below(6);  // checkpoints to be let through
+    const auto through = static_cast<std::int64_t>(below(4));  // checkpoints to be let through
     const auto delay = std::chrono::microseconds(below(2000));
-    const std::string name = "run-" + std::to_string(++count_);
-    const pid_t launcher = start(command(ranks_, training(name)), at_ / "output");
-    wait_for_steps(name, 1);
-    const pid_t process = process_of(launcher, rank);
+    const Words job = next_job();
+    const std::int64_t from = newest_step(chain_);
+    const pid_t launcher = start(job, at_ / "output");
+    pid_t process = 0;
     std::string writing;
     const auto begin = Clock::now();
     while (seconds_since(begin) < 60 && writing.empty() &&
-           !std::filesystem::exists(at_ / name + "/loss.png")) {
-      if (newest_step(name) < static_cast<std::int64_t>(7 * before)) {
+           !std::filesystem::exists(at_ / chain_ + "/loss.png")) {
+      if (process == 0) process = process_of(launcher, rank);
+      if (process == 0 || newest_step(chain_) < from + kEvery * through) {
         std::this_thread::sleep_for(std::chrono::microseconds(300));
         continue;
       }
-      for (const std::string& entry : unfinished(at_ / name)) {
+      for (const std::string& entry : unfinished(at_ / chain_)) {
         // Those that are being removed have such names, too.
-        if (entry.starts_with("step-") && step_of(entry) > newest_step(name))
+        if (entry.starts_with("step-") && step_of(entry) > newest_step(chain_))
           writing = entry.substr(0, entry.find(".tmp-"));
       }
     }
@@ -90,11 +96,17 @@ class FaultTest {
                     << read_file(at_ / "output"));
     REQUIRE(code != kHangs);
     bool committed = false;
-    for (const std::string& path : checkpoints(at_ / name))
+    for (const std::string& path : checkpoints(at_ / chain_))
       committed = committed || path.ends_with(writing);
-    check_whole(name);
-    check_resumed(name);
+    check_link(code);
     return killed && !committed;
+  }
+
+  /// What the last fault has left goes on to its end.
+  void finish() {
+    if (chain_.empty()) return;
+    check_resumed(chain_, std::filesystem::exists(at_ / chain_ + "/metrics.jsonl"));
+    chain_.clear();
   }
 
   /// Takes a resource from one process in the middle of the training, so that its files fail.
@@ -142,10 +154,30 @@ class FaultTest {
   std::uint64_t below(std::uint64_t n) {
     return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
   }
+  static constexpr std::int64_t kEvery = 7;  // steps from one checkpoint to the next
+
   Words training(const std::string& name) const {
-    return train(
-        at_, name,
-        {"--steps", "160", "--checkpoint-every", "7", "--mesh", "h=" + std::to_string(ranks_)});
+    return train(at_, name,
+                 {"--steps", "160", "--checkpoint-every", std::to_string(kEvery), "--mesh",
+                  "h=" + std::to_string(ranks_)});
+  }
+  /// Goes on with the training that was struck last, or starts one.
+  Words next_job() {
+    if (chain_.empty()) chain_ = "run-" + std::to_string(++count_);
+    const bool begun = std::filesystem::exists(at_ / chain_ + "/metrics.jsonl");
+    return command(ranks_, begun ? Words{"train", "unet", "--resume", "--out", at_ / chain_}
+                                 : training(chain_));
+  }
+  /// After a fault: checkpoints are whole, and all steps so far have the bits of the undisturbed
+  /// training. `code` 0: it has ended, and is as a whole what it should be.
+  void check_link(int code) {
+    if (std::filesystem::exists(at_ / chain_ + "/metrics.jsonl")) check_whole(chain_);
+    const std::vector<double> so_far = losses_of(chain_);
+    REQUIRE(so_far.size() <= losses_.size());
+    CHECK(std::equal(so_far.begin(), so_far.end(), losses_.begin()));
+    if (code != 0) return;
+    check_end(chain_);
+    chain_.clear();
   }
   std::vector<double> losses_of(const std::string& name) const {
     return std::filesystem::exists(at_ / name + "/metrics.jsonl") ? losses(at_, name)
@@ -165,6 +197,9 @@ class FaultTest {
     const Outcome o = run(at_, command(ranks_, again));
     INFO("resumed: code " << o.code << "\n" << o.output);
     REQUIRE(o.code == 0);
+    check_end(name);
+  }
+  void check_end(const std::string& name) const {
     CHECK(read_file(at_ / name + "/model.safetensors") == model_);
     CHECK(losses(at_, name) == losses_);
     CHECK(unfinished(at_ / name).empty());
@@ -266,39 +301,65 @@ class FaultTest {
   int ranks_;
   TemporaryFolder at_;
   std::mt19937_64 random_;
+  double first_step_ = 0;  // seconds to it
   double duration_ = 0;
+  std::string chain_;  // the training that goes on; empty: none
   std::string model_;
   std::vector<double> losses_;
   int count_ = 0;
 };
 
-/// `draws` faults of each kind. Prints the seed, which TESSERA_TEST_SEED repeats.
-inline void strike_at_random(int draws, int ranks = 2) {
+inline std::uint64_t seed_of_faults() {
   const char* text = std::getenv("TESSERA_TEST_SEED");
   const std::uint64_t seed =
       text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device{}();
   std::printf("seed of the faults: %llu\n", static_cast<unsigned long long>(seed));
+  return seed;
+}
+
+/// So many faults of each kind, in turns. Prints the seed, which TESSERA_TEST_SEED repeats.
+inline void strike_at_random(const std::map<Fault, int>& draws, int ranks = 2) {
+  const std::uint64_t seed = seed_of_faults();
+  INFO("TESSERA_TEST_SEED=" << seed);
+  FaultTest test(seed, ranks);
+  int struck = 0, all = 0, most = 0;
+  for (const auto& [fault, count] : draws) most = std::max(most, count);
+  for (int i = 0; i < most; ++i) {
+    for (const auto& [fault, count] : draws) {
+      if (i >= count) continue;
+      struck += test.strike(fault) ? 1 : 0;
+      ++all;
+    }
+  }
+  test.finish();
+  std::printf("%d of %d faults came before the end of the training\n", struck, all);
+  CHECK(struck >= std::max(1, most / 2));
+}
+
+/// Kills at random moments, until so many came before the end of a training.
+inline void kill_at_random(int wanted, int ranks = 2) {
+  const std::uint64_t seed = seed_of_faults();
   INFO("TESSERA_TEST_SEED=" << seed);
   FaultTest test(seed, ranks);
   int struck = 0;
-  for (int i = 0; i < draws; ++i) {
-    for (const Fault fault : {Fault::kKill, Fault::kStop, Fault::kThrow}) {
-      struck += test.strike(fault) ? 1 : 0;
-    }
-  }
-  std::printf("%d of %d faults came before the end of the training\n", struck, 3 * draws);
-  CHECK(struck >= std::max(1, draws / 2));
+  int tries = 0;
+  for (; struck < wanted && tries < 3 * wanted; ++tries)
+    struck += test.strike(Fault::kKill) ? 1 : 0;
+  test.finish();
+  std::printf("%d of %d kills came before the end of the training\n", struck, tries);
+  CHECK(struck == wanted);
 }
 
 /// Kills inside the writes of checkpoints, until there were so many.
-inline void strike_in_writes(int wanted, std::uint64_t seed, int ranks = 2) {
-  std::printf("seed of the kills in writes: %llu\n", static_cast<unsigned long long>(seed));
+inline void strike_in_writes(int wanted, int ranks = 2) {
+  const std::uint64_t seed = seed_of_faults();
   INFO("TESSERA_TEST_SEED=" << seed);
   FaultTest test(seed, ranks);
   int inside = 0;
   int tries = 0;
   for (; inside < wanted && tries < 10 * wanted + 10; ++tries)
     inside += test.strike_in_write() ? 1 : 0;
+  test.finish();
   std::printf("%d of %d kills came inside the write of a checkpoint\n", inside, tries);
   CHECK(inside == wanted);
 }

@@ -3,9 +3,11 @@
 
 namespace tessera::test {
 
-TEST_CASE("processes that are killed, stopped or throw at random moments") { strike_at_random(3); }
+TEST_CASE("processes that are killed, stopped or throw at random moments") {
+  strike_at_random({{Fault::kKill, 3}, {Fault::kThrow, 3}, {Fault::kStop, 3}});
+}
 
-TEST_CASE("a process that is killed while a checkpoint is written") { strike_in_writes(2, 5); }
+TEST_CASE("a process that is killed while a checkpoint is written") { strike_in_writes(2); }
 
 TEST_CASE("a signal to any one process stops all after the same step") {
   FaultTest test(1);
