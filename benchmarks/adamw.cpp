@@ -13,8 +13,7 @@
 #include <tessera/nn/optim.hpp>
 #include <vector>
 
-#include "measure.hpp"
-#include "peer.hpp"
+#include "turns.hpp"
 #include "waves.hpp"
 
 namespace {
@@ -64,40 +63,30 @@ int main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 31;
   tessera::set_thread_count(threads);
   bench::Peer script("adamw_torch.py");
-  bench::Server* const peer = script.serve(threads) ? &script.server() : nullptr;
+  bench::Server* const peer = script.serve(threads);
   std::printf("clipping + AdamW, %d parameters, %d thread(s); us of tessera / %s: ratio\n",
-              kParameters, threads, peer != nullptr ? script.name().c_str() : "no peer");
+              kParameters, threads, script.name().c_str());
   nlohmann::json cases;
-  double ours = 0, theirs = 0, log_ratio = 0;
-  int measured = 0;
+  bench::Turns turns;
+  double log_ratio = 0;
   for (const std::int64_t elements : {16, 256, 4096}) {
     Job job(elements);
     if (peer != nullptr) peer->ask(str("case ", elements));
-    std::vector<double> a, b;
-    double difference = 0;
-    for (int round = 0; round < rounds + 2; ++round) {  // the first two are warm-up
+    const auto step = [&] {
       job.make_gradients();
-      const bench::Timing own = bench::timed([&] { return job.step(); });
-      if (round > 1) a.push_back(own.seconds * 1e6);
-      if (peer == nullptr) continue;
-      const bench::Timing other = bench::timed(*peer, "step");
-      if (round > 1) b.push_back(other.seconds * 1e6);
-      difference = std::max(difference, std::abs(own.loss - other.loss) / other.loss);
-    }
-    ours = bench::median(a);
-    theirs = bench::median(b);
+      return bench::timed([&] { return job.step(); });
+    };
+    turns = bench::take_turns(step, peer, "step", rounds, 2);
+    const double ratio = turns.peer / turns.ours;
     std::printf("%5lld elements each: %8.0f / %-8.0f %5.2f x    norms within %.0e\n",
-                static_cast<long long>(elements), ours, theirs, theirs / ours, difference);
+                static_cast<long long>(elements), 1e6 * turns.ours, 1e6 * turns.peer, ratio,
+                turns.difference);
     std::fflush(stdout);
-    log_ratio += std::log(theirs / ours);
-    ++measured;
-    cases[str(elements)] = {ours, theirs};
+    log_ratio += std::log(ratio);
+    cases[str(elements)] = {1e6 * turns.ours, 1e6 * turns.peer};
   }
-  nlohmann::json line = {{"benchmark", "adamw"}, {"value", ours},    {"unit", "us per step"},
-                         {"peer", nullptr},      {"ratio", nullptr}, {"cases", cases}};
-  if (peer != nullptr) {
-    line["peer"] = {{"name", script.name()}, {"value", theirs}};
-    line["ratio"] = std::exp(log_ratio / measured);
-  }
+  const nlohmann::json line =
+      bench::last_line("adamw", 1e6 * turns.ours, "us per step", cases, script, 1e6 * turns.peer,
+                       std::exp(log_ratio / static_cast<double>(cases.size())));
   std::printf("%s\n", line.dump().c_str());
 }

@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   set_thread_count(threads);
   bench::Peer script("attention_torch.py");
-  bench::Server* const peer = script.serve(threads) ? &script.server() : nullptr;
+  bench::Server* const peer = script.serve(threads);
   nlohmann::json line = {{"benchmark", "attention"},
                          {"unit", "GFLOP/s"},
                          {"threads", threads},

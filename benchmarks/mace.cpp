@@ -25,8 +25,7 @@
 #include <vector>
 
 #include "jobs.hpp"
-#include "measure.hpp"
-#include "peer.hpp"
+#include "turns.hpp"
 
 namespace {
 
@@ -223,10 +222,10 @@ int main(int argc, char** argv) {
   const std::string wanted = argc > 2 ? argv[2] : "";
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 3;
   bench::Peer script("mace_torch.py");
-  bench::Server* const peer = script.serve(threads) ? &script.server() : nullptr;
+  bench::Server* const peer = script.serve(threads);
 
   std::printf("MACE, cutoff 6 A, %d thread(s): tessera / %s: ratio\n", threads,
-              peer != nullptr ? script.name().c_str() : "no peer");
+              script.name().c_str());
   nlohmann::json line = {{"benchmark", "mace"},
                          {"value", nullptr},
                          {"unit", "atom steps/s/core"},
@@ -245,14 +244,12 @@ int main(int argc, char** argv) {
       const std::int64_t cells = step == 0 ? c.forces_cells : c.train_cells;
       const auto count = static_cast<double>(9 * cells * cells * cells);
       for (int way = 0; way < 2; ++way) {
-        bench::Server own(
+        m.memory[way] = bench::number_from(
             {"/proc/self/exe", "memory", str(threads), str(i), folder, str(step), str(way)});
-        m.memory[way] = std::atof(own.read().c_str());
       }
       if (!m.mode.empty()) {
-        bench::Server other(script.command(
+        m.peer_memory = bench::number_from(script.command(
             str("memory ", threads, " ", folder, " ", c.type, " ", m.mode, " ", kSteps[step])));
-        m.peer_memory = std::atof(other.read().c_str());
       }
       for (int way = 0; way < 2; ++way) {
         const double rate = count / m.ours[way];

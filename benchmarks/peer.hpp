@@ -128,25 +128,25 @@ class Peer {
     for (std::string word; stream >> word;) list.push_back(word);
     return list;
   }
-  /// Starts `serve THREADS`; says so and returns false where there is no PyTorch.
-  bool serve(int threads) {
+  /// Starts `serve THREADS`; says so and returns nothing where there is no PyTorch.
+  Server* serve(int threads) {
     server_.emplace(command(str("serve ", threads)));
-    name_ = server_->read();
-    if (name_.rfind("version ", 0) == 0) {
-      name_ = "PyTorch " + name_.substr(8, name_.find_last_not_of("\n") - 7);
-      return true;
+    const std::string line = server_->read();
+    if (line.rfind("version ", 0) == 0) {
+      name_ = "PyTorch " + line.substr(8, line.find_last_not_of("\n") - 7);
+      return &*server_;
     }
     server_.reset();
     std::printf("peer skipped: no PyTorch in %s (set TESSERA_PYTHON to an interpreter with it)\n",
                 script_[0].c_str());
-    return false;
+    return nullptr;
   }
-  Server& server() { return *server_; }
+  bool takes_part() const { return server_.has_value(); }
   const std::string& name() const { return name_; }
 
  private:
   std::vector<std::string> script_;
-  std::string name_;
+  std::string name_ = "no peer";
   std::optional<Server> server_;
 };
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "onednn_conv.hpp"
-#include "peer.hpp"
+#include "turns.hpp"
 #include "waves.hpp"
 
 namespace {
@@ -81,11 +81,7 @@ class Job {
     adam_.step();
     return loss.item();
   }
-  std::int64_t parameters() {
-    std::int64_t count = 0;
-    for (const nn::Parameter& p : model_.parameters()) count += p.value().numel();
-    return count;
-  }
+  std::int64_t parameters() { return model_.parameter_count(); }
 
  private:
   models::UNet model_;
@@ -116,14 +112,12 @@ int main(int argc, char** argv) {
   const std::string wanted = argc > 2 ? argv[2] : "";
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 7;
   bench::Peer script("unet_torch.py");
-  Server* const peer = script.serve(threads) ? &script.server() : nullptr;
-  const std::string& version = script.name();
+  Server* const peer = script.serve(threads);
 
   std::printf("%d thread(s); ms and MB of tessera / %s (memory format of the faster): ratio\n",
-              threads, peer != nullptr ? version.c_str() : "no peer");
+              threads, script.name().c_str());
   std::printf("%-11s%29s%29s%29s\n", "", "forward", "training step", "memory of a step");
-  double log_speed = 0, log_memory = 0, ours_total = 0, peer_total = 0;
-  int measured = 0;
+  bench::TrainingMeans means;
   nlohmann::json cases;
   for (std::size_t i = 0; i < std::size(kCases); ++i) {
     const Case& c = kCases[i];
@@ -133,12 +127,7 @@ int main(int argc, char** argv) {
     double loss_difference = 0;
     {
       Job job(c);
-      if (peer) {
-        const std::string answer = peer->ask("case " + c.words());
-        if (answer != str("parameters ", job.parameters(), "\n"))
-          throw Error(str("bench_unet: the peer's model differs: ", answer, " for ",
-                          job.parameters(), " parameters."));
-      }
+      if (peer) bench::set_case(*peer, c.words(), job.parameters());
       const char* const commands[] = {"forward", "train"};
       for (int k = 0; k < 2; ++k) {
         const auto run = [&] { return k == 0 ? job.forward() : job.train(); };
@@ -155,28 +144,16 @@ int main(int argc, char** argv) {
           }
           timed(run);  // both formats have taken two steps
         }
-        std::vector<double> a, b;
-        for (int round = 0; round < rounds; ++round) {
-          const Timing own = timed(run);
-          a.push_back(own.seconds);
-          if (!peer) continue;
-          const Timing other = timed(*peer, str(commands[k], " ", format[k]));
-          b.push_back(other.seconds);
-          loss_difference = std::max(loss_difference, std::abs(own.loss - other.loss) / other.loss);
-        }
-        Row& row = k == 0 ? forward : train;
-        row.ours = bench::median(a) * 1e3;
-        row.peer = bench::median(b) * 1e3;
+        const bench::Turns turns = bench::take_turns([&] { return timed(run); }, peer,
+                                                     str(commands[k], " ", format[k]), rounds, 0);
+        loss_difference = std::max(loss_difference, turns.difference);
+        (k == 0 ? forward : train) = {turns.ours * 1e3, turns.peer * 1e3};
       }
     }
-    {
-      Server own({"/proc/self/exe", "memory", str(threads), str(i)});
-      memory.ours = std::atof(own.read().c_str()) * 1e-6;
-      if (peer) {
-        Server other(script.command(str("memory ", threads, " ", c.words(), " ", format[1])));
-        memory.peer = std::atof(other.read().c_str()) * 1e-6;
-      }
-    }
+    memory.ours = 1e-6 * bench::number_from({"/proc/self/exe", "memory", str(threads), str(i)});
+    if (peer)
+      memory.peer = 1e-6 * bench::number_from(script.command(
+                               str("memory ", threads, " ", c.words(), " ", format[1])));
     const auto print = [&](const Row& r, double ratio) {
       if (peer) {
         std::printf("%10.0f / %-6.0f: %4.2f x", r.ours, r.peer, ratio);
@@ -190,32 +167,15 @@ int main(int argc, char** argv) {
     print(memory, memory.ours / std::max(memory.peer, 1e-9));
     std::printf("  channels %s, losses within %.0e\n", format[1].c_str(), loss_difference);
     std::fflush(stdout);
-    log_speed += std::log(train.peer / train.ours);
-    log_memory += std::log(memory.ours / memory.peer);
-    ours_total += train.ours;
-    peer_total += train.peer;
-    ++measured;
+    means.add(train.ours, train.peer, memory.ours, memory.peer);
     cases[c.name] = {{"forward_ms", {forward.ours, forward.peer}},
                      {"train_ms", {train.ours, train.peer}},
                      {"memory_mb", {memory.ours, memory.peer}}};
   }
-  if (measured == 0) return 1;
+  if (means.cases == 0) return 1;
   omp_set_num_threads(threads);
   const bench::ConvSummary convolutions = bench::print_rates(kConvolutions, "");
-  nlohmann::json line;
-  line["benchmark"] = "unet";
-  line["value"] = ours_total / measured;
-  line["unit"] = "ms per training step, mean";
-  line["peer"] = nullptr;
-  line["ratio"] = nullptr;
-  line["cases"] = cases;
+  nlohmann::json line = means.last_line("unet", cases, script);
   line["convolutions_to_onednn"] = convolutions.ratio;
-  line["peer"] = nullptr;
-  line["ratio"] = nullptr;
-  if (peer) {
-    line["peer"] = {{"name", version}, {"value", peer_total / measured}};
-    line["ratio"] = std::exp(log_speed / measured);
-    line["memory_ratio"] = std::exp(log_memory / measured);
-  }
   std::printf("%s\n", line.dump().c_str());
 }

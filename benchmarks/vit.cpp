@@ -16,8 +16,7 @@
 #include <tessera/nn/optim.hpp>
 #include <vector>
 
-#include "measure.hpp"
-#include "peer.hpp"
+#include "turns.hpp"
 #include "waves.hpp"
 
 namespace {
@@ -100,71 +99,38 @@ int main(int argc, char** argv) {
   const std::string wanted = argc > 2 ? argv[2] : "";
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 3;
   bench::Peer script("vit_torch.py");
-  bench::Server* const peer = script.serve(threads) ? &script.server() : nullptr;
+  bench::Server* const peer = script.serve(threads);
 
   std::printf("ViT-B, patch 16, %s%s, %d thread(s); ms and MB of tessera / %s: ratio\n",
               way.narrow ? "bf16" : "fp32", way.again ? ", blocks recomputed" : "", threads,
-              peer != nullptr ? script.name().c_str() : "no peer");
-  double log_speed = 0, log_memory = 0, ours_total = 0, peer_total = 0;
-  int measured = 0;
+              script.name().c_str());
+  bench::TrainingMeans means;
   nlohmann::json cases;
   for (std::size_t i = 0; i < std::size(kCases); ++i) {
     const Case& c = kCases[i];
     if (std::string(c.name).find(wanted) == std::string::npos) continue;
-    double ours = 0, theirs = 0, difference = 0;
+    bench::Turns turns;
     {
       Job job(c, way);
-      if (peer != nullptr) {
-        const std::string answer = peer->ask(str("case ", c.size));
-        if (answer != str("parameters ", job.parameters(), "\n"))
-          throw Error(str("bench_vit: the peer's model differs: ", answer, " for ",
-                          job.parameters(), " parameters."));
-      }
-      std::vector<double> a, b;
-      for (int round = 0; round <= rounds; ++round) {  // the first is warm-up
-        const bench::Timing own = bench::timed([&] { return job.train(); });
-        if (round > 0) a.push_back(own.seconds);
-        if (peer == nullptr) continue;
-        const bench::Timing other = bench::timed(*peer, "train");
-        if (round > 0) b.push_back(other.seconds);
-        if (round == 0) difference = std::abs(own.loss - other.loss) / other.loss;
-      }
-      ours = bench::median(a) * 1e3;
-      theirs = bench::median(b) * 1e3;
+      if (peer != nullptr) bench::set_case(*peer, str(c.size), job.parameters());
+      const auto step = [&] { return bench::timed([&] { return job.train(); }); };
+      turns = bench::take_turns(step, peer, "train", rounds, 1);
     }
-    double own_memory = 0, peer_memory = 0;
-    {
-      bench::Server own({"/proc/self/exe", "memory", str(threads), str(i),
-                         way.narrow ? "bf16" : "f32", way.again ? "recompute" : "keep"});
-      own_memory = std::atof(own.read().c_str()) * 1e-6;
-      if (peer != nullptr) {
-        bench::Server other(script.command(str("memory ", threads, " ", c.size)));
-        peer_memory = std::atof(other.read().c_str()) * 1e-6;
-      }
-    }
+    const double ours = turns.ours * 1e3, theirs = turns.peer * 1e3;
+    const double own_memory =
+        1e-6 * bench::number_from({"/proc/self/exe", "memory", str(threads), str(i),
+                                   way.narrow ? "bf16" : "f32", way.again ? "recompute" : "keep"});
+    double peer_memory = 0;
+    if (peer != nullptr)
+      peer_memory = 1e-6 * bench::number_from(script.command(str("memory ", threads, " ", c.size)));
     std::printf("%-8s step %8.0f / %-8.0f %5.2f x    memory %7.0f / %-7.0f %5.2f x", c.name, ours,
                 theirs, theirs / ours, own_memory, peer_memory,
                 own_memory / std::max(peer_memory, 1e-9));
-    std::printf("    first losses within %.0e\n", difference);
+    std::printf("    first losses within %.0e\n", turns.first_difference);
     std::fflush(stdout);
-    log_speed += std::log(theirs / ours);
-    log_memory += std::log(own_memory / peer_memory);
-    ours_total += ours;
-    peer_total += theirs;
-    ++measured;
+    means.add(ours, theirs, own_memory, peer_memory);
     cases[c.name] = {{"train_ms", {ours, theirs}}, {"memory_mb", {own_memory, peer_memory}}};
   }
-  if (measured == 0) return 1;
-  nlohmann::json line = {{"benchmark", "vit"},
-                         {"value", ours_total / measured},
-                         {"unit", "ms per training step, mean"},
-                         {"peer", nullptr},
-                         {"ratio", nullptr},
-                         {"cases", cases}};
-  if (peer != nullptr) {
-    line["peer"] = {{"name", script.name()}, {"value", peer_total / measured}};
-    line["ratio"] = std::exp(log_speed / measured);
-    line["memory_ratio"] = std::exp(log_memory / measured);
-  }
-  std::printf("%s\n", line.dump().c_str());
+  if (means.cases == 0) return 1;
+  std::printf("%s\n", means.last_line("vit", cases, script).dump().c_str());
 }
