@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -45,12 +46,43 @@ struct Entry {
   std::vector<int> order;  ///< dimension d there is order[d] here
   int part = 0;
   int parts = 1;
+  bool tokens = false;  ///< all dimensions but the last are one there, behind one of size 1
 
   Shape shape() const {
+    if (tokens) {
+      const std::int64_t channels = tensor.shape().back();
+      return {1, channels > 0 ? tensor.shape().product() / channels : 0, channels};
+    }
     Shape shape = permuted(tensor.shape(), order);
     if (parts > 1) shape[0] *= parts;
     return shape;
   }
+  /// Calls f(box there, view) for the pieces of a part.
+  void for_each_piece(const Box& ours,
+                      const View& local,
+                      const std::function<void(const Box&, const View&)>& f) const {
+    if (!tokens) return f(box(ours), view(local));
+    const int last = ours.dims() - 1;
+    Box outer = ours;
+    outer.set(last, {0, 1});
+    for_each_index(outer, [&](const Index& i) {
+      std::int64_t token = 0;
+      std::int64_t offset = 0;
+      for (int d = 0; d < last; ++d) {
+        token = token * tensor.shape()[d] + i[d];
+        offset += (i[d] - ours.lo[d]) * local.strides[d];
+      }
+      const View row = {
+          local.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(local.dtype)),
+          local.dtype,
+          {1, 1, ours[last].size()},
+          {0, 0, local.strides[last]},
+          local.device};
+      f(Box({0, token, ours.lo[last]}, {1, token + 1, ours.hi[last]}), row);
+    });
+  }
+
+ private:
   Box box(const Box& ours) const {
     Box box(permuted(ours.lo, order), permuted(ours.hi, order));
     if (parts > 1) {
@@ -93,6 +125,10 @@ std::vector<Entry> entries_of(Module& model, const WeightNames& names) {
       throw UsageError(str("weights: \"", name, "\" is part ", entry.part, " of ", entry.parts,
                            " (parts are counted from 0, along dimension 0). Mend the rule."));
     const int dims = tensor.dims();
+    entry.tokens = order == Order::kTokens;
+    if (entry.tokens && (dims < 2 || entry.parts > 1))
+      throw UsageError(str("weights: \"", name, "\" of shape ", tensor.shape(),
+                           " has no tokens (dimensions before the last). Mend the rule."));
     for (int d = 0; d < dims; ++d) entry.order.push_back(d);
     if (order == Order::kByLayer)
       order = convolutions.contains(name) ? Order::kChannelsFirst : Order::kAsHere;
@@ -137,11 +173,16 @@ void check(const io::SafetensorsReader& file,
 }  // namespace
 
 WeightNames read_weight_names(const std::string& path) {
+  return parse_weight_names(io::read_text_file(path), path);
+}
+
+WeightNames parse_weight_names(const std::string& text, const std::string& path) {
   try {
-    const auto json = nlohmann::json::parse(io::read_text_file(path));
+    const auto json = nlohmann::json::parse(text);
     WeightNames names;
     for (const auto& [key, value] : json.items())
-      if (key != "rules" && key != "ignored") throw DataError(str("\"", key, "\" is unknown"));
+      if (key != "rules" && key != "ignored" && key != "about")
+        throw DataError(str("\"", key, "\" is unknown"));
     for (const auto& item : json.value("rules", nlohmann::json::array())) {
       WeightRule rule;
       for (const auto& [key, value] : item.items()) {
@@ -156,7 +197,8 @@ WeightNames read_weight_names(const std::string& path) {
         } else if (key == "order") {
           const std::map<std::string, Order> orders = {{"by_layer", Order::kByLayer},
                                                        {"as_here", Order::kAsHere},
-                                                       {"channels_first", Order::kChannelsFirst}};
+                                                       {"channels_first", Order::kChannelsFirst},
+                                                       {"tokens", Order::kTokens}};
           const auto order = orders.find(value.get<std::string>());
           if (order == orders.end()) throw DataError(str("the order ", value, " is unknown"));
           rule.order = order->second;
@@ -184,8 +226,10 @@ void import_weights(const std::string& path, Module& model, const WeightNames& n
     check(file, entries, names);
     for (const Entry& entry : entries) {
       const Box& box = entry.tensor.local_box();
-      if (!box.empty())
-        file.read_box(entry.theirs, entry.box(box), entry.view(entry.tensor.mutable_local()));
+      if (box.empty()) continue;
+      entry.for_each_piece(
+          box, entry.tensor.mutable_local(),
+          [&](const Box& there, const View& to) { file.read_box(entry.theirs, there, to); });
     }
   });
 }
@@ -217,8 +261,10 @@ void export_weights(const std::string& path,
                                collective(mesh_of(model, entries)));
   for (const Entry& entry : entries) {
     const Box& box = entry.tensor.local_box();
-    if (io::is_first_replica(entry.tensor.layout()) && !box.empty())
-      writer.write_box(entry.theirs, entry.box(box), entry.view(entry.tensor.local()));
+    if (!io::is_first_replica(entry.tensor.layout()) || box.empty()) continue;
+    entry.for_each_piece(box, entry.tensor.local(), [&](const Box& there, const View& from) {
+      writer.write_box(entry.theirs, there, from);
+    });
   }
   writer.commit();
 }

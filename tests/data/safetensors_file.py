@@ -3,7 +3,7 @@
 import json
 import struct
 
-TYPES = {"<f4": "F32", "<f8": "F64", "<i8": "I64"}
+TYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64", "<i8": "I64"}
 
 
 def write(path, arrays):

@@ -62,7 +62,9 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     if (where_ == Where::kTensor && key_.is("dtype")) {
       key_.take();
-      const std::optional<DType> type = dtype_of_safetensors(text);
+      const bool half = text == "F16";
+      if (half) result.halves.insert(entry_.name);
+      const std::optional<DType> type = half ? DType::kFloat32 : dtype_of_safetensors(text);
       if (!type) {
         return reject(
             str("tensor \"", entry_.name, "\" has the unsupported element type \"", text, "\""));
@@ -242,6 +244,10 @@ SafetensorsHeader parse_safetensors_header(const std::string& path,
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &handler)) fail(handler.problem);
 
   auto& entries = handler.result.entries;
+  const auto bytes_of = [&](const SafetensorsReader::Entry& entry) {
+    const bool half = handler.result.halves.contains(entry.name);
+    return tensor_bytes(entry.shape, half ? DType::kBFloat16 : entry.dtype);
+  };
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
     const std::int64_t end = handler.ends[i];
@@ -249,23 +255,22 @@ SafetensorsHeader parse_safetensors_header(const std::string& path,
       return str("tensor \"", entry.name, "\" of shape ", entry.shape, " and type ",
                  safetensors_name(entry.dtype), " ");
     };
-    const std::int64_t bytes = tensor_bytes(entry.shape, entry.dtype);
+    const std::int64_t bytes = bytes_of(entry);
     if (bytes < 0) fail(named() + "is larger than 2^63 bytes");
     if (entry.offset > end || end > data_bytes)
       fail(str(named(), "claims bytes ", entry.offset, "..", end, " of ", data_bytes));
     if (end - entry.offset != bytes)
       fail(str(named(), "needs ", bytes, " bytes, but claims ", end - entry.offset));
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.offset, tensor_bytes(a.shape, a.dtype)) <
-           std::pair(b.offset, tensor_bytes(b.shape, b.dtype));
+  std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
+    return std::pair(a.offset, bytes_of(a)) < std::pair(b.offset, bytes_of(b));
   });
   std::int64_t covered = 0;
   for (const auto& entry : entries) {
     if (entry.offset != covered)
       fail(str("tensor \"", entry.name, "\" starts at byte ", entry.offset, " where byte ", covered,
                " is expected: ", entry.offset < covered ? "tensors overlap" : "a gap"));
-    covered += tensor_bytes(entry.shape, entry.dtype);
+    covered += bytes_of(entry);
   }
   if (covered != data_bytes) fail(str("tensors cover ", covered, " of ", data_bytes, " bytes"));
   return std::move(handler.result);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tessera/nn/io/safetensors.hpp>
@@ -12,6 +14,7 @@ struct SafetensorsHeader {
   std::vector<SafetensorsReader::Entry>
       entries;  // by offset, here counted from the end of the header
   Metadata metadata;
+  std::set<std::string, std::less<>> halves;  // names of those stored as F16, which count as f32
 };
 
 /// Parses and checks the JSON header; `data_bytes` is what follows it in the file. Throws IoError

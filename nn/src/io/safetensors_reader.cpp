@@ -8,6 +8,7 @@
 #include "io/convert.hpp"
 #include "io/posix_file.hpp"
 #include "io/safetensors_header.hpp"
+#include "io/stored_type.hpp"
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little endian");
 
@@ -83,7 +84,8 @@ void SafetensorsReader::read_box(std::string_view name, const Box& box, const Vi
   const Entry& from = entry(name);
   check_convertible("safetensors", from.dtype, out.dtype);
   const BoxRows rows("safetensors", from.shape, box, out);
-  const auto element = static_cast<std::int64_t>(size_of(from.dtype));
+  const bool half = state_->header.halves.contains(name);
+  const auto element = static_cast<std::int64_t>(size_of(half ? DType::kBFloat16 : from.dtype));
   const auto out_element = static_cast<std::int64_t>(size_of(out.dtype));
   auto* const target = static_cast<std::byte*>(out.data);
 
@@ -92,15 +94,24 @@ void SafetensorsReader::read_box(std::string_view name, const Box& box, const Vi
   };
   std::vector<Part> parts;
   std::vector<std::byte> block;
+  std::vector<double> values;
   const auto flush = [&] {
     if (parts.empty()) return;
     const std::int64_t begin = parts.front().array_offset;
     const std::int64_t bytes = (parts.back().array_offset + parts.back().count - begin) * element;
     block.resize(static_cast<std::size_t>(bytes));
     state_->read(block.data(), bytes, from.offset + begin * element);
-    for (const Part& part : parts)
-      convert(block.data() + (part.array_offset - begin) * element, from.dtype, 1,
-              target + part.view_offset * out_element, out.dtype, rows.view_stride(), part.count);
+    for (const Part& part : parts) {
+      const std::byte* const stored = block.data() + (part.array_offset - begin) * element;
+      std::byte* const to = target + part.view_offset * out_element;
+      if (half) {
+        values.resize(static_cast<std::size_t>(part.count));
+        load_doubles(StoredType::kFloat16, stored, 1, part.count, values.data());
+        convert(values.data(), DType::kFloat64, 1, to, out.dtype, rows.view_stride(), part.count);
+      } else {
+        convert(stored, from.dtype, 1, to, out.dtype, rows.view_stride(), part.count);
+      }
+    }
     parts.clear();
   };
   const std::int64_t most = kBlock / element;

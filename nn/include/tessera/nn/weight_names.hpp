@@ -13,6 +13,7 @@ struct WeightRule {
     kByLayer,        ///< kChannelsFirst for weights of Conv and ConvTranspose, kAsHere for others
     kAsHere,         ///< the same
     kChannelsFirst,  ///< [a, b, k...] there is [a, k..., b] here: what PyTorch's convolutions have
+    kTokens,         ///< [1, tokens, c] there is [grid..., c] here: learned positions
   };
   std::string ours;  ///< pattern of paths here (`*`: any characters, the fewest that fit)
   std::string
@@ -31,9 +32,11 @@ struct WeightNames {
 
 /// Reads names from a JSON file: `{"rules": [{"ours": "blocks.*.attn.query.weight", "theirs":
 /// "layers.*.in_proj_weight", "part": 0, "parts": 3, "order": "as_here"}], "ignored":
-/// ["*.num_batches_tracked"]}`; order is "by_layer" (the default), "as_here" or "channels_first".
-/// Throws DataError.
+/// ["*.num_batches_tracked"]}`; order is "by_layer" (the default), "as_here", "channels_first" or
+/// "tokens". Throws DataError.
 WeightNames read_weight_names(const std::string& path);
+/// The same from text; `origin` stands for it in messages.
+WeightNames parse_weight_names(const std::string& text, const std::string& origin);
 
 /// Reads parameters and buffers from a safetensors file of another program (one that PyTorch's
 /// `safetensors.torch.save_file(model.state_dict(), path)` wrote), each rank its own part. Throws

@@ -35,8 +35,8 @@ class SafetensorsReader {
   };
 
   /// Reads the header. Throws DataError with the reason when the file is not a valid safetensors
-  /// file, or holds an element type other than F32, F64, BF16, I32, I64, U8, BOOL or a tensor of
-  /// more than 8 dimensions.
+  /// file, or holds an element type other than F32, F64, BF16, I32, I64, U8, BOOL and F16 (which
+  /// counts as f32) or a tensor of more than 8 dimensions.
   explicit SafetensorsReader(const std::string& path);
   SafetensorsReader(SafetensorsReader&&) noexcept;
   ~SafetensorsReader();
