@@ -154,8 +154,8 @@ Tensor scatter_add_along(const Tensor& x, const Tensor& index, const Tensor& val
 Tensor scatter_along(const Tensor& x, const Tensor& index, const Tensor& values, int dim) {
   const int d = check_scatter("scatter_along", x, index, values, dim);
   // For each place of x one more than the last of the values that name it, else 0.
+  if (index.shape()[d] == 0) return scatter_add_along(x, index, values, d);  // nothing, of both
   const Tensor whole = reduced(x);
-  if (index.shape()[d] == 0) return whole;
   const Layout like = to_lines(whole.detach(), d).layout();
   const Tensor lines = to_lines(index, d);
   const Layout& l = lines.layout();

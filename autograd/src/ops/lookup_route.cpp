@@ -23,18 +23,21 @@ Box domain_of(const LookupDims& dims, const Box& box) {
   return Box(domain_of(dims, box.lo), domain_of(dims, box.hi));
 }
 
-/// Calls f(place in the index, batch item, position) for all indices that are not below 0.
+/// index[i] = f(batch item, index[i]) for all that are not below 0.
 template <class F>
-void each_position(const LookupDims& dims,
-                   const Shape& shape,
-                   const std::vector<std::int64_t>& index,
-                   const F& f) {
+void replace_each(const LookupDims& dims,
+                  const Shape& shape,
+                  std::vector<std::int64_t>& index,
+                  const F& f) {
   std::int64_t items = 1;
   for (int d = 0; d < dims.first_domain(); ++d) items *= shape[d];
   if (index.empty()) return;
   const std::size_t per_item = index.size() / static_cast<std::size_t>(items);
-  for (std::size_t i = 0; i < index.size(); ++i)
-    if (index[i] >= 0) f(i, static_cast<std::int64_t>(i / per_item), index[i]);
+  for (std::int64_t item = 0; item < items; ++item) {
+    std::int64_t* const own = index.data() + static_cast<std::size_t>(item) * per_item;
+    for (std::size_t i = 0; i < per_item; ++i)
+      if (own[i] >= 0) own[i] = f(item, own[i]);
+  }
 }
 
 }  // namespace
@@ -50,28 +53,24 @@ std::vector<std::int64_t> local_rows(const char* op,
   const std::int64_t n = domain.product();
   const std::int64_t mine = box.volume();
   const bool whole = box == Box::whole(domain);
-  std::vector<std::int64_t> found(rows.size(), -1);
-  each_position(dims, index.shape, rows, [&](std::size_t i, std::int64_t item, std::int64_t at) {
+  replace_each(dims, index.shape, rows, [&](std::int64_t item, std::int64_t at) -> std::int64_t {
     if (at >= n) {
       throw ShapeError(str(op, ": index ", at, " is outside the ", n, " elements of the domain ",
                            domain, ". Check the indices."));
     }
-    if (whole) {
-      found[i] = item * mine + at;
-      return;
-    }
+    if (whole) return item * mine + at;
     std::int64_t offset = 0;
     std::int64_t stride = 1;
     for (int d = domain.size() - 1; d >= 0; --d) {
       const std::int64_t x = at % domain[d];
       at /= domain[d];
-      if (x < box.lo[d] || x >= box.hi[d]) return;
+      if (x < box.lo[d] || x >= box.hi[d]) return -1;
       offset += (x - box.lo[d]) * stride;
       stride *= box[d].size();
     }
-    found[i] = item * mine + offset;
+    return item * mine + offset;
   });
-  return found;
+  return rows;
 }
 
 RowRoute lookup_route(const char* op,
@@ -121,35 +120,33 @@ RowRoute lookup_route(const char* op,
     member_of[static_cast<std::size_t>(combination)] = r;
   }
 
-  const std::vector<std::int64_t> positions = flattened(index.local());
+  std::vector<std::int64_t> wanted = flattened(index.local());
   const std::int64_t n = domain.product();
   const Box mine = domain_of(dims, table.local_box());
-  std::vector<std::int64_t> wanted(positions.size(), -1);
   bool valid = true;
-  each_position(
-      dims, index.local_shape(), positions, [&](std::size_t i, std::int64_t item, std::int64_t at) {
-        if (at >= n) {
-          valid = false;
-          return;
-        }
-        Index x = domain;
-        std::int64_t combination = 0;
-        for (int d = count - 1; d >= 0; --d) {
-          x[d] = at % domain[d];
-          at /= domain[d];
-          if (const auto& parts = part[static_cast<std::size_t>(d)]; !parts.empty()) {
-            combination +=
-                weight[static_cast<std::size_t>(d)] * parts[static_cast<std::size_t>(x[d])];
-          } else if (x[d] < mine.lo[d] || x[d] >= mine.hi[d]) {
-            return;  // of ranks outside the group, who add it to a pending sum
-          }
-        }
-        const std::size_t r = member_of[static_cast<std::size_t>(combination)];
-        const Box& box = boxes[r];
-        std::int64_t offset = 0;
-        for (int d = 0; d < count; ++d) offset = offset * box[d].size() + x[d] - box.lo[d];
-        wanted[i] = owned[r].lo + item * box.volume() + offset;
-      });
+  const auto row = [&](std::int64_t item, std::int64_t at) -> std::int64_t {
+    if (at >= n) {
+      valid = false;
+      return -1;
+    }
+    Index x = domain;
+    std::int64_t combination = 0;
+    for (int d = count - 1; d >= 0; --d) {
+      x[d] = at % domain[d];
+      at /= domain[d];
+      if (const auto& parts = part[static_cast<std::size_t>(d)]; !parts.empty()) {
+        combination += weight[static_cast<std::size_t>(d)] * parts[static_cast<std::size_t>(x[d])];
+      } else if (x[d] < mine.lo[d] || x[d] >= mine.hi[d]) {
+        return -1;  // of ranks outside the group, who add it to a pending sum
+      }
+    }
+    const std::size_t r = member_of[static_cast<std::size_t>(combination)];
+    const Box& box = boxes[r];
+    std::int64_t offset = 0;
+    for (int d = 0; d < count; ++d) offset = offset * box[d].size() + x[d] - box.lo[d];
+    return owned[r].lo + item * box.volume() + offset;
+  };
+  replace_each(dims, index.local_shape(), wanted, row);
   return make_route(op, parallel::Group::of(mesh, axes), wanted, owned, valid, index.layout(),
                     table);
 }

@@ -48,15 +48,16 @@ T narrowed(Acc value) {
   }
 }
 
-/// The weights of [first, first + n) of the flattened index.
+/// The weights of [first, first + n) of the flattened index: where they lie, or in `to`.
 template <class Acc>
-void load_weights(const View& w, std::int64_t first, std::int64_t n, Acc* to) {
+const Acc* weights_of(const View& w, std::int64_t first, std::int64_t n, Acc* to) {
   if (w.data == nullptr) {
     std::fill_n(to, n, Acc(1));
-  } else {
-    load(w.as<const char>() + first * static_cast<std::int64_t>(size_of(w.dtype)), w.dtype, 1, n,
-         to);
+    return to;
   }
+  if (w.dtype == dtype_of<Acc>) return w.as<const Acc>() + first;
+  load(w.as<const char>() + first * static_cast<std::int64_t>(size_of(w.dtype)), w.dtype, 1, n, to);
+  return to;
 }
 
 template <class T>
@@ -82,17 +83,17 @@ void sum_rows(const View& x, const View& index, const View& w, const View& y) {
   const std::int64_t taps = index.shape[1];
   parallel_chunks(y.shape[0], width * (1 + taps), [&](std::int64_t begin, std::int64_t end) {
     alignas(64) Acc acc[kBlock];
-    std::vector<Acc> weight(static_cast<std::size_t>(taps));
+    std::vector<Acc> loaded(static_cast<std::size_t>(taps));
     for (std::int64_t m = begin; m < end; ++m) {
       const std::int64_t* const rows = index.as<const std::int64_t>() + m * taps;
-      load_weights(w, m * taps, taps, weight.data());
+      const Acc* const weight = weights_of(w, m * taps, taps, loaded.data());
       for (std::int64_t c = 0; c < width; c += kBlock) {
         const std::int64_t n = std::min(kBlock, width - c);
         std::fill_n(acc, n, Acc(0));
         for (std::int64_t k = 0; k < taps; ++k) {
           if (rows[k] < 0) continue;
           const T* const row = x.as<const T>() + rows[k] * width + c;
-          const Acc factor = weight[static_cast<std::size_t>(k)];
+          const Acc factor = weight[k];
           for (std::int64_t e = 0; e < n; ++e) acc[e] += factor * widened<Acc>(row[e]);
         }
         T* const to = y.as<T>() + m * width + c;
@@ -100,6 +101,47 @@ void sum_rows(const View& x, const View& index, const View& w, const View& y) {
       }
     }
   });
+}
+
+/// The same for few channels, in registers.
+template <class T, int kWidth>
+void sum_short_rows(const View& x, const View& index, const View& w, const View& y) {
+  using Acc = Sum<T>;
+  const std::int64_t taps = index.shape[1];
+  parallel_chunks(y.shape[0], kWidth * (1 + taps), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<Acc> loaded(static_cast<std::size_t>(taps));
+    for (std::int64_t m = begin; m < end; ++m) {
+      const std::int64_t* const rows = index.as<const std::int64_t>() + m * taps;
+      const Acc* const weight = weights_of(w, m * taps, taps, loaded.data());
+      Acc acc[kWidth] = {};
+      for (std::int64_t k = 0; k < taps; ++k) {
+        if (rows[k] < 0) continue;
+        const T* const row = x.as<const T>() + rows[k] * kWidth;
+        for (int c = 0; c < kWidth; ++c) acc[c] += weight[k] * widened<Acc>(row[c]);
+      }
+      for (int c = 0; c < kWidth; ++c) y.as<T>()[m * kWidth + c] = narrowed<T>(acc[c]);
+    }
+  });
+}
+
+template <class T>
+void sum_any_rows(const View& x, const View& index, const View& w, const View& y) {
+  switch (y.shape[1]) {
+    case 1:
+      return sum_short_rows<T, 1>(x, index, w, y);
+    case 2:
+      return sum_short_rows<T, 2>(x, index, w, y);
+    case 3:
+      return sum_short_rows<T, 3>(x, index, w, y);
+    case 4:
+      return sum_short_rows<T, 4>(x, index, w, y);
+    case 8:
+      return sum_short_rows<T, 8>(x, index, w, y);
+    case 16:
+      return sum_short_rows<T, 16>(x, index, w, y);
+    default:
+      return sum_rows<T>(x, index, w, y);
+  }
 }
 
 /// For each row the places in the flattened index that name it, in rising order.
@@ -119,6 +161,32 @@ struct Readers {
         place[static_cast<std::size_t>(next[static_cast<std::size_t>(index[i])]++)] = i;
   }
 };
+
+/// The same sums, bit for bit, where one thread works: values in their order, into rows of the type
+/// that sums have.
+template <class T>
+void add_in_turn(LookupAdd kind, const View& g, const View& index, const View& w, const View& y) {
+  using Acc = WideSum<T>;
+  const std::int64_t width = y.shape[1];
+  const std::int64_t taps = index.shape[1];
+  std::vector<Acc> sums(static_cast<std::size_t>(y.size()), Acc(0));
+  for (std::int64_t m = 0; m < g.shape[0]; ++m) {
+    const T* const row = g.as<const T>() + m * width;
+    for (std::int64_t k = 0; k < taps; ++k) {
+      const std::int64_t r = index.as<const std::int64_t>()[m * taps + k];
+      if (r < 0) continue;
+      Acc* const to = sums.data() + r * width;
+      if (kind == LookupAdd::kMax) {
+        for (std::int64_t c = 0; c < width; ++c) to[c] = std::max(to[c], widened<Acc>(row[c]));
+        continue;
+      }
+      Acc loaded;
+      const Acc factor = *weights_of(w, m * taps + k, 1, &loaded);
+      for (std::int64_t c = 0; c < width; ++c) to[c] += factor * widened<Acc>(row[c]);
+    }
+  }
+  store(sums.data(), y.size(), y.data, y.dtype, 1);
+}
 
 template <class T>
 void add_rows(LookupAdd kind, const View& g, const View& index, const View& w, const View& y) {
@@ -142,8 +210,8 @@ void add_rows(LookupAdd kind, const View& g, const View& index, const View& w, c
             for (std::int64_t e = 0; e < n; ++e) acc[e] = std::max(acc[e], widened<Acc>(row[e]));
             continue;
           }
-          Acc factor;
-          load_weights(w, i, 1, &factor);
+          Acc loaded;
+          const Acc factor = *weights_of(w, i, 1, &loaded);
           for (std::int64_t e = 0; e < n; ++e) acc[e] += factor * widened<Acc>(row[e]);
         }
         T* const out = y.as<T>() + r * width + c;
@@ -186,7 +254,7 @@ void lookup(const View& x, const View& index, const View& w, const View& y) {
     if (index.shape[1] == 1 && w.data == nullptr) {
       copy_rows<T>(x, index, y);
     } else {
-      sum_rows<T>(x, index, w, y);
+      sum_any_rows<T>(x, index, w, y);
     }
   });
 }
@@ -194,7 +262,9 @@ void lookup(const View& x, const View& index, const View& w, const View& y) {
 void lookup_add(LookupAdd kind, const View& g, const View& index, const View& w, const View& y) {
   check("lookup_add", y, g, index, w);
   if (dry_run() || y.empty()) return;
-  visit_dtype(y.dtype, [&]<class T>() { add_rows<T>(kind, g, index, w, y); });
+  const bool alone = thread_count() == 1 || g.size() * index.shape[1] < kParallelElements;
+  visit_dtype(y.dtype,
+              [&]<class T>() { (alone ? add_in_turn<T> : add_rows<T>)(kind, g, index, w, y); });
 }
 
 void lookup_dot(const View& x, const View& g, const View& index, const View& y) {
