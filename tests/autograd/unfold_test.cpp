@@ -1,4 +1,5 @@
 // ranks: 1 2 3 4
+// deep: 1 4
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/unfold.hpp>
 

@@ -7,7 +7,9 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/batch_norm.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/inspect/plan.hpp>
 #include <tessera/nn/module.hpp>
+#include <tessera/nn/weight_norms.hpp>
 
 #include "nn/layer_cuts.hpp"
 #include "nn/shared_dir.hpp"
@@ -53,6 +55,31 @@ struct Net : nn::Layer {
     f("last", last);
   }
   Tensor forward(const Tensor& x) const override { return last(second(norm(first(x)))); }
+};
+
+/// Training steps of a network with batch norms behind a spectral norm.
+struct Work : nn::Workload {
+  struct Both : nn::Module {
+    nn::SpectralNormConv in;
+    Net net;
+    explicit Both(const Mesh& mesh)
+        : in({.dims = 2, .in = 2, .out = 2}, mesh, DType::kFloat64), net(mesh) {
+      nn::initialize(*this, 1);
+    }
+    void fields(nn::Fields& f) override {
+      f("in", in);
+      f("net", net);
+    }
+  } both;
+  Layout layout;
+  explicit Work(const Mesh& mesh)
+      : both(mesh), layout(Placement(mesh).shard(1, {"h"}).resolve({2, 12, 5, 2})) {}
+  nn::Module& model() override { return both; }
+  Tensor loss(std::int64_t) override {
+    const Tensor x = Tensor::full(layout, 1.0, DType::kFloat64);
+    return mse_loss(both.net(both.in(x)), x);
+  }
+  void update() override { finish_gradients(); }
 };
 
 std::vector<DenseArray> buffers(nn::Module& model) {
@@ -251,6 +278,33 @@ TEST_CASE("batch norm in bf16 keeps its parameters and statistics exact") {
   CHECK(compare("", y, exact, 0.05) == "");
   backward(sum(cast(y, DType::kFloat32)));
   CHECK(gradient(net.norm.weight.value()).dtype() == DType::kFloat32);
+}
+
+TEST_CASE("channels may be split: statistics come together") {
+  const Mesh mesh = line();
+  const DenseArray x = random_array({3, 5, 6}, 7);
+  const auto run = [&](const Mesh& on, const Layout& layout) {
+    nn::BatchNorm layer({.channels = 6}, on, DType::kFloat64);
+    nn::initialize(layer, 1);
+    const Tensor in = require_grad(to_tensor(x, layout));
+    const Tensor y = layer(in);
+    backward(sum(y * y * y));
+    return std::vector{to_dense(y), to_dense(gradient(in)), to_dense(layer.running_mean),
+                       to_dense(layer.running_var), to_dense(gradient(layer.weight.value()))};
+  };
+  const auto one = run(Mesh::self(), Layout::replicated(Mesh::self(), x.shape));
+  const auto many = run(mesh, Placement(mesh).shard(2, {"x"}).resolve(x.shape));
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK(compare("", many[i], one[i], 1e-11) == "");
+}
+
+TEST_CASE("a plan counts what a step with running statistics sends, without data") {
+  const Mesh mesh = Mesh::world({{"h", process().count}});
+  const nn::MakeWorkload make = [](const Mesh& m) { return std::make_unique<Work>(m); };
+  const nn::RankPlan plan = nn::plan_rank({{"h", mesh.size()}}, mesh.rank(), make);
+  Work real(mesh);
+  const nn::RankPlan measured = nn::measure_rank(mesh, real);
+  CHECK(plan.sent.total().messages == measured.sent.total().messages);
+  CHECK(plan.sent.total().bytes == measured.sent.total().bytes);
 }
 
 TEST_CASE("batches of one element per channel, and of none") {
