@@ -25,6 +25,7 @@ void add_plan(CLI::App& program, Command& chosen);
 void add_compare(CLI::App& program, Command& chosen);
 void add_md(CLI::App& program, Command& chosen);
 void add_relax(CLI::App& program, Command& chosen);
+void add_weights(CLI::App& program, Command& chosen);
 /// To the command `generate`.
 void add_generate_sio2(CLI::App& generate, Command& chosen);
 

@@ -75,6 +75,7 @@ int run(int argc, char** argv) {
   add_compare(program, chosen);
   add_md(program, chosen);
   add_relax(program, chosen);
+  add_weights(program, chosen);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
