@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numbers>
+#include <numeric>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/conv.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
@@ -112,23 +114,61 @@ class LinearForecast {
 struct Scored {
   std::string name;
   std::vector<ErrorSums> sums;
+  std::vector<double> by_area = {};  // sums of area * error^2, [forecast, variable]
 
-  /// `values` and `truth` are [points, variables].
-  void add(const std::vector<double>& values, const std::vector<double>& truth) {
-    for (std::size_t i = 0; i < truth.size(); ++i) sums[i % sums.size()].add(values[i], truth[i]);
+  /// `values` and `truth` are [points, variables] of one forecast, `area` [points] or empty.
+  void add(const std::vector<double>& values,
+           const std::vector<double>& truth,
+           const std::vector<double>& area) {
+    const std::size_t v = sums.size();
+    by_area.resize(by_area.size() + v, 0.0);
+    double* const squares = by_area.data() + by_area.size() - v;
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+      sums[i % v].add(values[i], truth[i]);
+      if (!area.empty()) squares[i % v] += area[i / v] * std::pow(values[i] - truth[i], 2);
+    }
   }
   void share(const io::Collective& ranks) {
-    std::vector<double> own;
+    std::vector<double> own = by_area;
     for (const ErrorSums& s : sums) {
       own.insert(own.end(), {static_cast<double>(s.count), s.squares, s.absolute, s.bias});
     }
     own = ranks.total(own);
-    for (std::size_t v = 0; v < sums.size(); ++v) {
-      sums[v] = {static_cast<std::int64_t>(own[4 * v]), own[4 * v + 1], own[4 * v + 2],
-                 own[4 * v + 3]};
+    std::copy_n(own.begin(), by_area.size(), by_area.begin());
+    const double* of = own.data() + by_area.size();
+    for (ErrorSums& s : sums) {
+      s = {static_cast<std::int64_t>(of[0]), of[1], of[2], of[3]};
+      of += 4;
     }
   }
+  /// The mean over all forecasts of the root of the mean square error over the globe.
+  double rmse_by_area(std::size_t variable, double globe) const {
+    double sum = 0.0;
+    for (std::size_t i = variable; i < by_area.size(); i += sums.size())
+      sum += std::sqrt(by_area[i] / globe);
+    return sum / static_cast<double>(by_area.size() / sums.size());
+  }
 };
+
+/// Cosine of the latitude of this rank's points, in the order of local_values(); empty without a
+/// latitude.
+std::vector<double> areas(const data::Forecast& data, const Layout& layout) {
+  std::vector<double> area;
+  for (int d = 0; d < data.dims(); ++d) {
+    const std::string units = data.field(0).coordinate_attribute(d, "units");
+    if (units.rfind("degrees_north", 0) != 0 && units.rfind("degree_north", 0) != 0) continue;
+    if (!io::is_first_replica(layout)) return {};
+    const std::vector<double>& latitude = data.field(0).coordinates(d);
+    Box points = layout.local_box();
+    points.hi[points.dims() - 1] = std::min<std::int64_t>(points.hi[points.dims() - 1], 1);
+    for_each_index(points, [&](const Index& i) {
+      const double angle = latitude[static_cast<std::size_t>(i[d + 1])] * std::numbers::pi / 180.0;
+      area.push_back(std::max(std::cos(angle), 0.0));
+    });
+    return area;
+  }
+  return area;
+}
 
 /// Variable 0 of a test pair on every rank, [rows, columns]; of a volume its middle section.
 std::vector<double> shown_values(const Tensor& t) {
@@ -169,10 +209,18 @@ int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, co
     if (!season && (text == "damped anomaly" || text == "climatology")) continue;
     scored.push_back({text, std::vector<ErrorSums>(variables)});
   }
-  const std::int64_t shown = data.test_pairs() / 2;
+  if (options.last > data.test_pairs()) {
+    throw UsageError(str("evaluate: the last ", options.last, " of ", data.test_pairs(),
+                         " held-out frames. Ask for fewer."));
+  }
+  const std::int64_t first = options.last > 0 ? data.test_pairs() - options.last : 0;
+  const std::int64_t forecasts = data.test_pairs() - first;
+  const std::int64_t shown = first + forecasts / 2;
+  std::vector<double> area;
   std::vector<std::vector<double>> picture;  // truth, model, base
-  for (std::int64_t p = 0; p < data.test_pairs(); ++p) {
+  for (std::int64_t p = first; p < data.test_pairs(); ++p) {
     const data::ForecastBatch b = data.test_pair(p, dtype);
+    if (p == first) area = areas(data, b.truth.layout());
     const Tensor y = redistribute(cast(trained(b.input), DType::kFloat64), b.base.layout());
     const std::vector<double> truth = local_values(b.truth);
     const std::vector<double> base = local_values(b.base);
@@ -183,11 +231,11 @@ int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, co
       return residual;
     };
     for (Scored& s : scored) {
-      if (s.name == "model") s.add(corrected(local_values(y)), truth);
-      if (s.name == "linear") s.add(corrected(linear(b.input)), truth);
-      if (s.name == "damped anomaly") s.add(base, truth);
-      if (s.name == "climatology") s.add(local_values(b.climatology), truth);
-      if (s.name == "persistence") s.add(local_values(b.persistence), truth);
+      if (s.name == "model") s.add(corrected(local_values(y)), truth, area);
+      if (s.name == "linear") s.add(corrected(linear(b.input)), truth, area);
+      if (s.name == "damped anomaly") s.add(base, truth, area);
+      if (s.name == "climatology") s.add(local_values(b.climatology), truth, area);
+      if (s.name == "persistence") s.add(local_values(b.persistence), truth, area);
     }
     if (p == shown && data.dims() > 1) {
       picture = {shown_values(b.truth), shown_values(b.base + y * scales[0].residual),
@@ -195,14 +243,16 @@ int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, co
     }
   }
   for (Scored& s : scored) s.share(ranks);
+  const double globe =
+      ranks.total(std::vector<double>{std::accumulate(area.begin(), area.end(), 0.0)})[0];
 
   ranks.together([&] {
     if (mesh.rank() != 0) return;
     nlohmann::ordered_json json = {{"file", settings.file},
                                    {"lead", settings.lead},
-                                   {"test_pairs", data.test_pairs()},
+                                   {"test_pairs", forecasts},
                                    {"weights", files.weights()}};
-    std::string header = fmt::format("RMSE, {} forecasts", data.test_pairs());
+    std::string header = fmt::format("RMSE, {} forecasts", forecasts);
     fmt::print("{:<24}", header);
     for (std::size_t v = 0; v < variables; ++v) {
       fmt::print(" {:>12}", data.field(static_cast<int>(v)).variable().name);
@@ -223,6 +273,18 @@ int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, co
         fmt::print(" {:>24}", fmt::format("{:.1f} %", 100.0 * skill));
       }
       fmt::print("\n");
+    }
+    if (globe > 0.0) {
+      fmt::print("{:<24}\n", "The same weighted by area, the mean over the forecasts");
+      for (const Scored& s : scored) {
+        fmt::print("{:<24}", s.name);
+        for (std::size_t v = 0; v < variables; ++v) {
+          const double rmse = s.rmse_by_area(v, globe);
+          fmt::print(" {:>12.5g}", rmse);
+          json["rmse_by_area"][s.name][data.field(static_cast<int>(v)).variable().name] = rmse;
+        }
+        fmt::print("\n");
+      }
     }
     std::cout << std::flush;
     std::ofstream out(files.evaluation());

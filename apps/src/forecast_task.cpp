@@ -56,6 +56,7 @@ data::Forecast open_forecast(const RunSettings& settings, const Mesh& mesh) {
                                    .history = grid.history,
                                    .lead = grid.lead,
                                    .season = grid.season,
+                                   .season_harmonics = grid.season_harmonics,
                                    .test = grid.test,
                                    .coordinate_channels = grid.coordinates,
                                    .seed = settings.seed};

@@ -32,6 +32,9 @@ void GridSettings::declare(io::Settings& s) {
       "Forecast: frames of a cycle (12 months); inputs are then anomalies and the network corrects "
       "the damped anomaly. 0: no cycle; it corrects persistence.",
       not_negative);
+  s.add("data.season_harmonics", season_harmonics,
+        "Forecast: the climatology is so many harmonics of the cycle; 0: the mean of each phase.",
+        not_negative);
   s.add("data.test", test,
         "Forecast: the last frames that training never aims at; of several samples, the last "
         "samples.",

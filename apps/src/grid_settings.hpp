@@ -26,6 +26,7 @@ struct GridSettings : DataSettings {
   std::int64_t history = 1;
   std::int64_t lead = 1;
   std::int64_t season = 0;
+  std::int64_t season_harmonics = 0;
   std::int64_t test = 0;
   std::int64_t factor = 4;
   std::int64_t crop = 192;

@@ -10,6 +10,7 @@ struct EvaluateOptions {
   std::string mesh;
   std::string run;
   std::int64_t tile = 0;  ///< fine points of the tiles in which fields are refined; see tiles_for()
+  std::int64_t last = 0;  ///< of a forecast: so many of the last test frames; 0: all
   std::string configs;    ///< of a potential: see EvaluateAtomsOptions
   std::string output;
 };

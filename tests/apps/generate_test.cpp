@@ -192,8 +192,9 @@ TEST_CASE("forecasts with a season know climatology and the damped anomaly") {
   // x(t) = mean of the month + 0.5 (x(t-1) - mean of that month) + noise: the damped anomaly is the
   // best there is.
   io::NetcdfDimension time = {.name = "TIME", .size = kFrames};
-  io::NetcdfWriter writer(at / "w.nc",
-                          {time, {.name = "y", .size = kRows}, {.name = "x", .size = kColumns}},
+  io::NetcdfDimension y = {.name = "y", .size = kRows, .coordinates = {-60, -30, 0, 30, 60}};
+  y.attributes["units"] = std::string("degrees_north");
+  io::NetcdfWriter writer(at / "w.nc", {time, y, {.name = "x", .size = kColumns}},
                           {{.name = "wind", .dims = {"TIME", "y", "x"}, .dtype = DType::kFloat64}});
   std::vector<double> values;
   std::vector<double> anomaly(kRows * kColumns, 0.0);
@@ -229,6 +230,29 @@ TEST_CASE("forecasts with a season know climatology and the damped anomaly") {
   CHECK(score("damped anomaly") == Approx(std::sqrt(1.0 / 12.0)).epsilon(0.12));
   CHECK(score("climatology") > 1.05 * score("damped anomaly"));
   CHECK(score("persistence") > 20.0 * score("damped anomaly"));
+
+  // Weighted by area, of the last five frames: the root over the globe first, then the mean.
+  const Outcome last = tessera(at, 2, {"evaluate", at / "run", "--last", "5"});
+  INFO(last.output);
+  REQUIRE(last.code == 0);
+  double expected = 0.0;
+  for (std::int64_t t = kFrames - 5; t < kFrames; ++t) {
+    double squares = 0.0;
+    double globe = 0.0;
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t j = 0; j < kColumns; ++j) {
+        const auto k = static_cast<std::size_t>((t * kRows + i) * kColumns + j);
+        const double area = std::cos(y.coordinates[static_cast<std::size_t>(i)] * 3.14159265 / 180);
+        squares += area * std::pow(values[k] - values[k - kRows * kColumns], 2);
+        globe += area;
+      }
+    }
+    expected += std::sqrt(squares / globe) / 5.0;
+  }
+  const std::string table = last.output.substr(last.output.find("weighted by area"));
+  CHECK(std::stod(table.substr(table.find("\npersistence") + 12)) ==
+        Approx(expected).epsilon(1e-4));
+  CHECK(tessera(at, 0, {"evaluate", at / "run", "--last", "13"}).code == 2);
 
   words[6] = "--test";
   words[7] = "58";

@@ -133,6 +133,46 @@ TEST_CASE("forecast pairs: anomalies, damped anomalies and the phase, of the tra
   }
 }
 
+TEST_CASE("a climatology of harmonics is their least-squares fit to the training part") {
+  constexpr std::int64_t kCycle = 4;
+  const std::string path = write("waves", false);
+  const io::Collective ranks = nn::collective(Mesh::world({{"h", process().count}}));
+  Forecast data({.path = path, .season = kCycle, .season_harmonics = 1, .test = kTest});
+  data.prepare(layout_of(data, 1), ranks);
+  // Normal equations of 1, cos, sin over the training frames, by elimination.
+  const auto basis = [](std::int64_t t, int k) {
+    const double angle = 2.0 * std::acos(-1.0) * static_cast<double>(t) / kCycle;
+    return k == 0 ? 1.0 : k == 1 ? std::cos(angle) : std::sin(angle);
+  };
+  for (std::int64_t p = 0; p < kTest; ++p) {
+    const DenseArray climatology = to_dense(data.test_pair(p, DType::kFloat64).climatology);
+    for (int v = 0; v < 2; ++v) {
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        for (std::int64_t j = 0; j < kColumns; ++j) {
+          double m[3][4] = {};
+          for (std::int64_t t = 0; t < kTrain; ++t)
+            for (int r = 0; r < 3; ++r)
+              for (int c = 0; c < 4; ++c)
+                m[r][c] += basis(t, r) * (c < 3 ? basis(t, c) : value(v, t, i, j));
+          for (int r = 0; r < 3; ++r)
+            for (int other = 0; other < 3; ++other) {
+              const double f = other == r ? 0.0 : m[other][r] / m[r][r];
+              for (int c = 0; c < 4; ++c) m[other][c] -= f * m[r][c];
+            }
+          double expected = 0.0;
+          for (int k = 0; k < 3; ++k) expected += m[k][3] / m[k][k] * basis(kTrain + p, k);
+          CHECK(climatology.values[static_cast<std::size_t>(2 * (i * kColumns + j) + v)] ==
+                Approx(expected));
+        }
+      }
+    }
+  }
+  CHECK_THROWS_AS(Forecast({.path = path, .season = 4, .season_harmonics = 2}), UsageError);
+  CHECK_THROWS_AS(Forecast({.path = path, .season_harmonics = 1}), UsageError);
+  ranks.barrier();
+  if (process().rank == 0) std::filesystem::remove(path);
+}
+
 TEST_CASE("forecast pairs: without a season, persistence; draws depend on their number alone") {
   const std::string path = write("draws", false);
   const io::Collective ranks = nn::collective(Mesh::world({{"h", process().count}}));

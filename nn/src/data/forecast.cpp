@@ -80,6 +80,9 @@ Forecast::Forecast(const ForecastOptions& options)
     throw UsageError(str("data: history ", o.history, ", lead ", o.lead, ", season ", o.season,
                          ", test ", o.test,
                          ". Use at least 1 for the first two, 0 for the others."));
+  if (o.season_harmonics < 0 || (o.season_harmonics > 0 && 2 * o.season_harmonics >= o.season))
+    throw UsageError(str("data: ", o.season_harmonics, " harmonics of a season of ", o.season,
+                         " frames. Use less than half as many as there are frames."));
   const bool by_sequence = sequences_ > 1;
   const std::int64_t training_sequences = by_sequence ? sequences_ - o.test : 1;
   const std::int64_t training_frames = by_sequence ? frames_ : frames_ - o.test;
@@ -161,6 +164,47 @@ void Forecast::compute_means() {
       std::vector<double>& mean = means_[static_cast<std::size_t>(v * phases + phase(p.frame))];
       const auto n = static_cast<double>(counts[static_cast<std::size_t>(phase(p.frame))]);
       for (std::size_t i = 0; i < x.size(); ++i) mean[i] += x[i] / n;
+    }
+  }
+  if (options_.season_harmonics > 0) smooth_means(counts);
+}
+
+void Forecast::smooth_means(const std::vector<std::int64_t>& counts) {
+  // Least squares over all frames, which share a phase's values of the basis: an orthonormal basis
+  // of the harmonics under the scalar product sum_p counts[p] a[p] b[p].
+  const std::size_t phases = counts.size();
+  const auto dot = [&](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0.0;
+    for (std::size_t p = 0; p < phases; ++p) sum += static_cast<double>(counts[p]) * a[p] * b[p];
+    return sum;
+  };
+  std::vector<std::vector<double>> basis;
+  for (std::int64_t k = 0; k <= 2 * options_.season_harmonics; ++k) {
+    std::vector<double> wave(phases);
+    for (std::size_t p = 0; p < phases; ++p) {
+      const double angle = 2.0 * std::numbers::pi * static_cast<double>((k + 1) / 2) *
+                           static_cast<double>(p) / static_cast<double>(phases);
+      wave[p] = k % 2 == 0 ? std::cos(angle) : std::sin(angle);
+    }
+    for (const std::vector<double>& other : basis) {
+      const double along = dot(wave, other);
+      for (std::size_t p = 0; p < phases; ++p) wave[p] -= along * other[p];
+    }
+    const double norm = std::sqrt(dot(wave, wave));
+    for (double& w : wave) w /= norm;
+    basis.push_back(std::move(wave));
+  }
+  std::vector<double> of_phase(phases);
+  for (std::size_t v = 0; v < means_.size(); v += phases) {
+    for (std::size_t i = 0; i < means_[v].size(); ++i) {
+      for (std::size_t p = 0; p < phases; ++p) {
+        of_phase[p] = means_[v + p][i];
+        means_[v + p][i] = 0.0;
+      }
+      for (const std::vector<double>& wave : basis) {
+        const double along = dot(of_phase, wave);
+        for (std::size_t p = 0; p < phases; ++p) means_[v + p][i] += along * wave[p];
+      }
     }
   }
 }

@@ -19,6 +19,9 @@ struct ForecastOptions {
   std::int64_t history = 1;  ///< frames that are seen
   std::int64_t lead = 1;     ///< frames from the last one seen to the one foretold
   std::int64_t season = 0;   ///< frames of a cycle (12: months in a year); 0: none
+  /// The climatology is a constant and so many harmonics of the cycle, fitted to the training part
+  /// by least squares: with few cycles less noisy than 0, the mean of each phase by itself.
+  std::int64_t season_harmonics = 0;
   /// What training never aims at: so many of the last sequences where there are several (dimensions
   /// before time), else of the last frames.
   std::int64_t test = 0;
@@ -48,8 +51,8 @@ struct ForecastBatch {
 /// Forecasts of fields in a file: from `history` frames the one `lead` frames later.
 ///
 /// Without a season the base is persistence and inputs are (x - mean) / std. With a season inputs
-/// are anomalies / std (x minus the mean of its phase over the training part, at each point), the
-/// base is the damped anomaly: climatology + r * last anomaly, r the regression of the training
+/// are anomalies / std (x minus the climatology of its phase in the training part, at each point),
+/// the base is the damped anomaly: climatology + r * last anomaly, r the regression of the training
 /// part at each point; damped anomalies and the phase (cosine, sine) are further channels. The
 /// channels of the last frame seen come first. Missing points are not accepted. Every rank reads
 /// its own part of the grid.
@@ -99,6 +102,7 @@ class Forecast {
   }
   void read(std::int64_t sequence, std::int64_t frame, int variable, std::vector<double>& to) const;
   void compute_means();
+  void smooth_means(const std::vector<std::int64_t>& counts);
   void compute_damping();
   std::vector<ForecastScale> compute_scales(const io::Collective& ranks) const;
   void fill(const Pair& pair, std::int64_t n, const ForecastBatch& batch) const;
@@ -116,7 +120,7 @@ class Forecast {
   Box part_;           // this rank's part of the grid
   bool first_ = true;  // whether no lower rank holds the same part
   std::vector<ForecastScale> scales_;
-  std::vector<std::vector<double>> means_;    // [variable * season + phase][point]
+  std::vector<std::vector<double>> means_;    // climatology, [variable * season + phase][point]
   std::vector<std::vector<double>> damping_;  // [variable][point]
 };
 
