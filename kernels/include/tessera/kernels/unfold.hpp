@@ -4,8 +4,8 @@
 
 namespace tessera::kernels {
 
-/// Windows over 1 to 3 domain dimensions: that of output j holds the elements `j * stride - pad_lo
-/// + t * dilation`, t = 0 .. kernel - 1, in each of them.
+/// Windows over 1 to 3 domain dimensions: that of output j holds, in each of them, the elements
+/// `j * stride - pad_lo + t * dilation`, t = 0 .. kernel - 1.
 struct UnfoldGeometry {
   Dims kernel;
   Dims stride;
