@@ -3,9 +3,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tessera/nn/convolutions.hpp>
 #include <tessera/nn/io/suggest.hpp>
-#include <tessera/nn/layers.hpp>
 #include <tessera/nn/weight_names.hpp>
+#include <tessera/nn/weight_norms.hpp>
+#include <type_traits>
 
 #include "glob.hpp"
 #include "io/posix_file.hpp"
@@ -99,12 +101,24 @@ struct Entry {
   }
 };
 
+/// The weight of a convolution, from its module; null for other modules.
+const char* convolution_weight(const Module* module) {
+  const auto is = [&]<class... M>(std::type_identity<M>...) {
+    return ((dynamic_cast<const M*>(module) != nullptr) || ...);
+  };
+  if (is(std::type_identity<Conv>(), std::type_identity<ConvTranspose>(),
+         std::type_identity<PartialConv>()))
+    return "weight";
+  if (is(std::type_identity<WeightNormConv>())) return "weight.v";
+  if (is(std::type_identity<SpectralNormConv>())) return "weight.weight";
+  return nullptr;
+}
+
 std::vector<Entry> entries_of(Module& model, const WeightNames& names) {
   std::set<std::string> convolutions;
   for (const auto& [path, module] : model.named_modules()) {
-    if (dynamic_cast<const Conv*>(module) != nullptr ||
-        dynamic_cast<const ConvTranspose*>(module) != nullptr)
-      convolutions.insert(path.empty() ? "weight" : path + ".weight");
+    if (const char* const weight = convolution_weight(module))
+      convolutions.insert(path.empty() ? weight : path + "." + weight);
   }
   std::vector<Entry> entries;
   for (const auto& [name, tensor] : state_dict(model)) {

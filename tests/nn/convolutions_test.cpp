@@ -6,7 +6,9 @@
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/convolutions.hpp>
+#include <tessera/nn/io/safetensors.hpp>
 #include <tessera/nn/pools.hpp>
+#include <tessera/nn/weight_names.hpp>
 #include <tessera/nn/weight_norms.hpp>
 
 #include "nn/layer_cuts.hpp"
@@ -220,6 +222,28 @@ TEST_CASE("weight normalisation separates length and direction") {
   for (std::int64_t i = 0; i < v.size(); ++i) v.as<double>()[i] *= 3;
   CHECK(compare("", linear(in), to_dense(y), 1e-13) == "");
   CHECK_THROWS_AS(nn::WeightNormLinear({.in = 0, .out = 3}, Mesh::self()), UsageError);
+}
+
+TEST_CASE("other programs find the weights of convolutions channels first") {
+  const Mesh mesh = line();
+  const SharedDir dir(nn::collective(mesh));
+  const auto check = [&](const char* file, auto& layer, auto& other, const char* name) {
+    nn::initialize(layer, 5);
+    nn::initialize(other, 6);
+    nn::export_weights(dir / file, layer);
+    CHECK(io::SafetensorsReader(dir / file).entry(name).shape == Shape{3, 2, 1, 4});
+    nn::import_weights(dir / file, other);
+    const auto a = layer.named_parameters(), b = other.named_parameters();
+    for (std::size_t i = 0; i < a.size(); ++i)
+      CHECK(compare(a[i].first, b[i].second.value(), to_dense(a[i].second.value()), 0.0) == "");
+  };
+  const nn::ConvLayerOptions o = {.dims = 2, .in = 2, .out = 3, .kernel = {1, 4}};
+  nn::PartialConv partial(o, mesh), partial_too(o, mesh);
+  check("partial", partial, partial_too, "weight");
+  nn::WeightNormConv weight(o, mesh), weight_too(o, mesh);
+  check("weight", weight, weight_too, "weight.v");
+  nn::SpectralNormConv spectral(o, mesh), spectral_too(o, mesh);
+  check("spectral", spectral, spectral_too, "weight.weight");
 }
 
 TEST_CASE("spectral normalisation divides by the largest singular value") {

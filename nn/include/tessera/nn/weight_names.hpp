@@ -10,7 +10,7 @@ namespace tessera::nn {
 struct WeightRule {
   /// Order of dimensions there.
   enum class Order {
-    kByLayer,        ///< kChannelsFirst for weights of Conv and ConvTranspose, kAsHere for others
+    kByLayer,        ///< kChannelsFirst for weights of convolutions, kAsHere for others
     kAsHere,         ///< the same
     kChannelsFirst,  ///< [a, b, k...] there is [a, k..., b] here: what PyTorch's convolutions have
     kTokens,         ///< [1, tokens, c] there is [grid..., c] here: learned positions
