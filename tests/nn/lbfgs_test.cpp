@@ -105,6 +105,26 @@ TEST_CASE("l-bfgs goes to the minimum and stays there") {
   CHECK(evaluations < 120);
 }
 
+TEST_CASE("l-bfgs counts what lies on several ranks once, beside what is split") {
+  const auto train_steps = [](Toy& toy) {
+    optim::Lbfgs lbfgs(toy.parameters(), {.iterations = 3});
+    for (int s = 0; s < 3; ++s) {
+      lbfgs.step([&] {
+        const Tensor loss = toy.loss();
+        backward(loss);
+        return reduced(loss).item();
+      });
+    }
+  };
+  Toy toy(line());
+  Toy alone(Mesh::of({process().rank}, {{"x", 1}}));
+  const Reference start(alone);
+  train_steps(toy);
+  train_steps(alone);
+  Reference(alone).check(toy, 1e-9);
+  CHECK(compare("a", alone.a.value(), start.p[0], 0.1) != "");
+}
+
 TEST_CASE("a loss that is no number beyond an edge does not stop the search") {
   Toy toy(line());
   optim::Lbfgs lbfgs(toy.parameters(), {.lr = 1e3});
