@@ -13,7 +13,7 @@ void add_predict(CLI::App& program, Command& chosen) {
   const auto options = std::make_shared<PredictOptions>();
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--input", options->input,
-                      "NetCDF file with the field. Default: that of the training.");
+                      "File with the field. Default: that of the training.");
   command->add_option("--variable", options->variable, "Variable in it.");
   command
       ->add_option("--output", options->output,

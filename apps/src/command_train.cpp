@@ -83,6 +83,12 @@ void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen
   command->add_option("--keep", state->options.keep, kKeepHelp)
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--prefetch", state->options.prefetch,
+                   "Batches that a thread reads ahead, behind the steps; they take memory beside "
+                   "what a plan says.")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
   command->add_flag(
       "--profile", state->options.profile,
       "Record what some steps do: RUN/profile/rank*.json (a trace for ui.perfetto.dev "
@@ -97,7 +103,7 @@ void add_model(CLI::App& train_command, const ModelEntry& entry, Command& chosen
     chosen = [state] {
       state->from.load(state->options, is_fixed);
       if (state->settings.data->file_name().empty()) {
-        throw UsageError("train: no data. Give the NetCDF file with --data.");
+        throw UsageError("train: no data. Give the data file with --data.");
       }
       return train(state->settings, state->options);
     };

@@ -17,7 +17,10 @@ void GridSettings::declare(io::Settings& s) {
   s.add("data.task", task,
         "What is learnt: refine, a field from its block means; forecast, fields some frames later.",
         {.choices = tasks_});
-  s.add("data.file", file, "NetCDF file that holds the field.");
+  s.add("data.file", file,
+        "File that holds the field: .nc, .h5, .zarr, .npy, .npz, .raw, .nii; *: several, one after "
+        "the "
+        "other in time.");
   if (knows("refine")) {
     s.add("data.variable", variable, "Refine: variable in the file; empty: the only field in it.");
   }

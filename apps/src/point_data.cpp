@@ -65,8 +65,8 @@ const PointSettings& PointSettings::of(const RunSettings& settings) {
 }
 
 void PointSettings::declare(io::Settings& s) {
-  s.add("data.file", file, "NetCDF file with variables (..., points).");
-  s.add("data.grid", grid, "NetCDF file with the coordinates of the points; empty: the same.");
+  s.add("data.file", file, "File with variables (..., points): .nc, .h5, .zarr, .npz...");
+  s.add("data.grid", grid, "File with the coordinates of the points; empty: the same.");
   s.add("data.coordinates", coordinates,
         "Coordinate variables of the points; empty: longitude and latitude.");
   s.add("data.inputs", inputs, "Variables that are known, beside the position.");

@@ -10,6 +10,7 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/averages.hpp>
 #include <tessera/nn/checkpoints.hpp>
+#include <tessera/nn/data/prefetch.hpp>
 #include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/progress.hpp>
 #include <tessera/nn/schedules.hpp>
@@ -147,6 +148,10 @@ int train(RunSettings& settings, const TrainOptions& options) {
   StepProfiler profiler(
       {.dir = options.profile ? files.profile() : std::string(), .steps = options.profile_steps},
       mesh, settings.steps - state.step);
+  const auto read_batch = [&](std::int64_t step) { return task->batch(step * settings.batch); };
+  std::optional<data::Prefetcher<Batch>> ahead;
+  if (options.prefetch > 0)
+    ahead.emplace(read_batch, state.step, settings.steps, options.prefetch, ranks);
   bool stopped = false;
   while (state.step < settings.steps && !stopped) {
     profiler.begin_step();
@@ -157,7 +162,9 @@ int train(RunSettings& settings, const TrainOptions& options) {
       const ProfilePhase phase(name);
       return f();
     };
-    const Batch batch = in_phase("data", [&] { return task->batch(state.step * settings.batch); });
+    const Batch batch = in_phase("data", [&] {
+      return ahead ? reporter.uncounted([&] { return ahead->next(); }) : read_batch(state.step);
+    });
     const auto forward = [&] { return loss_of(settings, model(batch.input), batch); };
     const Tensor loss = in_phase("forward", forward);
     in_phase("backward", [&] { backward(loss); });

@@ -14,6 +14,7 @@ struct TrainOptions {
   bool resume = false;
   std::int64_t checkpoint_every = 500;  ///< steps; mace: 0, at the end of an epoch once a minute
   int keep = 2;                         ///< newest checkpoints that stay
+  int prefetch = 0;                     ///< batches that are read behind the steps before
   bool profile = false;                 ///< writes RUN/profile
   std::int64_t profile_steps = 5;
 };

@@ -10,6 +10,7 @@
 #include <random>
 #include <sstream>
 #include <tessera/nn/io/field_reader.hpp>
+#include <tessera/nn/io/nifti.hpp>
 #include <tessera/nn/io/raw.hpp>
 
 #include "io_support.hpp"
@@ -210,5 +211,24 @@ TEST_CASE("raw files need sizes that fit") {
                           R"({"shape": [3], "size": 4})", R"({"shape": [1,1,1,1,1,1,1,1,1]})"}) {
     INFO(bad);
     CHECK_THROWS_AS(describe(bad), DataError);
+  }
+}
+
+TEST_CASE("volumes are fields, too") {
+  for (const char* name : {"double.nii", "scaled.nii.gz", "wide.nii.gz"}) {
+    INFO(name);
+    const std::string path = str(TESSERA_SOURCE_DIR "/tests/data/nifti/", name);
+    const io::NiftiReader reader(path);
+    const Box box = Box::whole(reader.header().shape);
+    std::vector<double> expected(static_cast<std::size_t>(box.volume()));
+    std::vector<double> values(expected.size());
+    reader.read(box, View::dense(expected.data(), DType::kFloat64, box.shape()));
+    const auto file = io::open_fields(path);
+    const io::FieldVariable& v = file->variable_or_only("", 3);
+    CHECK(v.shape == box.shape());
+    CHECK(v.dims.back() == "i");
+    file->read("volume", box, View::dense(values.data(), DType::kFloat64, box.shape()));
+    CHECK(values == expected);
+    CHECK(file->bytes_read() > 0);
   }
 }
