@@ -125,6 +125,33 @@ Tensor by_weights(const Tensor& x,
                   const Layout& like,
                   DType dtype);
 
+/// What has the points of the index ([b..., o..., any]), for a gradient: moved to the index where
+/// its own split is in the way of that of the index. Gradients of what has a value never fail.
+Tensor beside(const Tensor& x, const Layout& index) {
+  const int points = index.dims() - 1;
+  const Layout& layout = x.layout();
+  bool fits = true;
+  for (int i = 0; i < layout.dims(); ++i) {
+    for (int j = 0; j < index.dims(); ++j) {
+      const AxisMask p = layout.axes_of(i);
+      const AxisMask q = index.axes_of(j);
+      // The same axes in another dimension are no hindrance: one of the two is cut anew.
+      const bool apart = i != j || i == points ? (p & q) == 0 : p == 0 || q == 0;
+      fits = fits && (apart || (p == q && i < points));
+    }
+  }
+  if (fits) return x;
+  std::vector<DimSplit> splits;
+  for (int d = 0; d < points; ++d) splits.push_back(index.split(d));
+  splits.emplace_back();
+  return redistribute(x, Layout::make(layout.mesh(), layout.shape(), std::move(splits)));
+}
+
+Tensor weights_beside(const VjpContext& context) {
+  return context.input_layout(2).defined() ? beside(context.input(2), context.input_layout(1))
+                                           : Tensor();
+}
+
 /// The rows that `route` names, from their owners: [unique, C].
 Ref<Buffer> fetch(const char* op, const RowRoute& route, const Tensor& x) {
   const Rows table(x.local());
@@ -194,6 +221,15 @@ void lookup_signatures(const Problem& problem,
            {.in = {replicate_role(), shard_role(o), w(shard_role(o))}, .out = {shard_role(o)}},
            {1, 2});
   }
+  // Sums over some of the taps each.
+  for (int d = dims.first_domain(); d < dims.channel(); ++d) {
+    if (!group.splits(problem.in[0], d)) continue;
+    append(legal,
+           {.in = {window_role(d), shard_role(dims.tap()), w(shard_role(dims.tap()))},
+            .out = {partial_role()},
+            .run = run_lookup},
+           {1, 2});
+  }
   append(legal,
          {.in = {replicate_role(), shard_role(dims.tap()), w(shard_role(dims.tap()))},
           .out = {partial_role()}},
@@ -224,14 +260,14 @@ const OpDef lookup_op = {
     .vjp =
         [](VjpContext& context) {
           const auto& args = context.as<LookupArgs>();
-          const Tensor g = context.grad();
+          const Tensor g = beside(context.grad(), context.input_layout(1));
           if (context.needs(0)) {
-            context.set(0, by_table(g, context.input(1), input_or_none(context, 2), args,
+            context.set(0, by_table(g, context.input(1), weights_beside(context), args,
                                     context.input_layout(0).dual()));
           }
           if (context.input_layout(2).defined() && context.needs(2)) {
             context.set(2, by_weights(context.input(0), context.input(1), g, args,
-                                      context.input_layout(2).dual(), context.input_dtype(2)));
+                                      context.input_layout(1), context.input_dtype(2)));
           }
         },
     .saved_inputs = 0b111};
@@ -303,11 +339,19 @@ void add_signatures(const Problem& problem, const AxisGroup& group, std::vector<
     }
     append(legal, {.in = in, .out = {partial_role()}, .partial_op = op}, {1, 0, 2});
   }
-  append(legal,
-         {.in = {replicate_role(), shard_role(dims.tap()), w(shard_role(dims.tap()))},
-          .out = {partial_role()},
-          .partial_op = op},
-         {1, 2});
+  const std::vector<Role> taps = {replicate_role(), shard_role(dims.tap()),
+                                  w(shard_role(dims.tap()))};
+  for (int d = dims.first_domain(); d < dims.channel(); ++d) {
+    if (!group.splits(problem.like, d)) continue;
+    append(legal,
+           {.in = taps,
+            .out = {shard_role(d)},
+            .bounds = [own = problem.like.split(d).bounds](
+                          int t, const Bounds& driver) { return t == 3 ? own : driver; },
+            .run = run_add},
+           {1, 2});
+  }
+  append(legal, {.in = taps, .out = {partial_role()}, .partial_op = op}, {1, 2});
   // Every rank knows all values and keeps what falls on its own rows.
   for (int d = dims.first_domain(); d < dims.channel(); ++d) {
     legal.push_back({.in = {replicate_role(), replicate_role(), replicate_role()},
@@ -342,10 +386,11 @@ OpDef make_add(bool differentiable) {
     const auto& args = context.as<LookupArgs>();
     const Tensor h = context.grad();
     if (context.needs(0))
-      context.set(0, by_values(h, context.input(1), input_or_none(context, 2), args));
+      context.set(0, by_values(h, context.input(1), weights_beside(context), args));
     if (context.input_layout(2).defined() && context.needs(2)) {
-      context.set(2, by_weights(h, context.input(1), context.input(0), args,
-                                context.input_layout(2).dual(), context.input_dtype(2)));
+      const Tensor g = beside(context.input(0), context.input_layout(1));
+      context.set(2, by_weights(h, context.input(1), g, args, context.input_layout(1),
+                                context.input_dtype(2)));
     }
   };
   return op;
@@ -402,6 +447,14 @@ void dot_signatures(const Problem& problem, const AxisGroup& group, std::vector<
     append(legal, {.in = {replicate_role(), shard_role(o), shard_role(o)}, .out = {shard_role(o)}},
            {like, 1, 2});
   }
+  for (int d = dims.first_domain(); d < dims.channel(); ++d) {
+    if (!group.splits(problem.in[0], d)) continue;
+    append(legal,
+           {.in = {window_role(d), shard_role(dims.tap()), replicate_role()},
+            .out = {shard_role(dims.tap())},
+            .run = run_dot},
+           {like, 1});
+  }
   append(legal,
          {.in = {replicate_role(), shard_role(dims.tap()), replicate_role()},
           .out = {shard_role(dims.tap())}},
@@ -433,10 +486,10 @@ const OpDef dot_op = {
     .vjp =
         [](VjpContext& context) {
           const auto& args = context.as<DotArgs>().lookup;
-          const Tensor v = context.grad();
+          const Tensor v = beside(context.grad(), context.input_layout(1));
           if (context.needs(0)) {
-            context.set(0, by_table(context.input(2), context.input(1), v, args,
-                                    context.input_layout(0).dual()));
+            const Tensor g = beside(context.input(2), context.input_layout(1));
+            context.set(0, by_table(g, context.input(1), v, args, context.input_layout(0).dual()));
           }
           if (context.needs(2))
             context.set(2, by_values(context.input(0), context.input(1), v, args));

@@ -7,10 +7,13 @@
 #include <tessera/autograd/ops/attention.hpp>
 #include <tessera/autograd/ops/batch_norm.hpp>
 #include <tessera/autograd/ops/conv.hpp>
+#include <tessera/autograd/ops/draws.hpp>
+#include <tessera/autograd/ops/einsum.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/equivariant.hpp>
 #include <tessera/autograd/ops/gather.hpp>
 #include <tessera/autograd/ops/ghost_rows.hpp>
+#include <tessera/autograd/ops/grid_sample.hpp>
 #include <tessera/autograd/ops/index.hpp>
 #include <tessera/autograd/ops/interpolate.hpp>
 #include <tessera/autograd/ops/linear.hpp>
