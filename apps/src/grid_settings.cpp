@@ -15,12 +15,12 @@ void GridSettings::declare(io::Settings& s) {
   const io::Settings::Rule positive = {.min = 1};
   const io::Settings::Rule not_negative = {.min = 0};
   s.add("data.task", task,
-        "What is learnt: refine, a field from its block means; forecast, fields some frames later.",
+        "What is learnt: refine, a field from its block means; forecast, fields some frames later; "
+        "segment, the class of each point of a volume.",
         {.choices = tasks_});
   s.add("data.file", file,
         "File that holds the field: .nc, .h5, .zarr, .npy, .npz, .raw, .nii; *: several, one after "
-        "the "
-        "other in time.");
+        "the other in time. Segment: a .nii or .nii.gz with the volume.");
   if (knows("refine")) {
     s.add("data.variable", variable, "Refine: variable in the file; empty: the only field in it.");
   }
@@ -45,7 +45,10 @@ void GridSettings::declare(io::Settings& s) {
   if (knows("refine")) {
     s.add("data.factor", factor, "Refine: fine points per coarse point in each dimension.",
           positive);
-    s.add("data.crop", crop, "Refine: fine points of a training crop in each dimension.", positive);
+    s.add("data.crop", crop,
+          "Fine points of a training crop in each dimension; segment: at most, so that smaller "
+          "volumes are one sample.",
+          positive);
     s.add(
         "data.holdout", holdout,
         "Refine: coordinates of the last dimension, from and to, that training never sees; empty: "
@@ -57,6 +60,23 @@ void GridSettings::declare(io::Settings& s) {
     s.add("data.flips", flips, "Refine: mirror half of the crops along each dimension.");
   }
   s.add("data.coordinates", coordinates, "Give the network the coordinates as further channels.");
+  if (knows("segment")) {
+    s.add("data.labels", labels, "Segment: NIfTI file with a label for each point.");
+    s.add("data.classes", classes,
+          "Segment: classes and their labels, as frontal=1-16+19,cerebellum=91-116; all others are "
+          "background. Empty: each label is a class.");
+    s.add("data.slabs", slabs,
+          "Segment: slabs that training learns no labels of: thickness, distance from one to the "
+          "next, margin (points beside them that count for neither part). Empty: none.",
+          not_negative);
+    s.add("data.slab_axis", slab_axis, "Segment: dimension across which they lie.",
+          {.choices = {"x", "y", "z"}});
+    s.add("data.mirror", mirror,
+          "Segment: dimensions (x, y, z) along which half of the samples are mirrored.");
+    s.add("data.trim", trim, "Segment: leave out planes at the edges that are all 0.");
+    s.add("data.dice", dice, "Segment: weight of the Dice loss beside that of the cross-entropy.",
+          not_negative);
+  }
 }
 
 void GridSettings::declare_around(io::Settings& s) {
@@ -114,7 +134,7 @@ int GridSettings::predict(const PredictOptions& options,
 }
 
 std::unique_ptr<DataSettings> grid_data() {
-  return std::make_unique<GridSettings>(std::vector<std::string>{"refine", "forecast"});
+  return std::make_unique<GridSettings>(std::vector<std::string>{"refine", "forecast", "segment"});
 }
 
 std::unique_ptr<DataSettings> forecast_data() {

@@ -12,7 +12,7 @@ namespace tessera::app {
 struct RunSettings;
 struct GridTask;
 
-/// Fields on grids: settings of the tasks `refine` and `forecast`, or of one of them.
+/// Fields on grids: settings of the tasks `refine`, `forecast` and `segment`, or of some of them.
 struct GridSettings : DataSettings {
   /// The first of `tasks` is the default.
   explicit GridSettings(std::vector<std::string> tasks)
@@ -34,6 +34,13 @@ struct GridSettings : DataSettings {
   std::vector<std::string> periodic;
   bool flips = true;
   bool coordinates = false;
+  std::string labels;
+  std::vector<std::string> classes;
+  std::vector<std::int64_t> slabs;
+  std::string slab_axis = "y";
+  std::vector<std::string> mirror;
+  bool trim = true;
+  double dice = 1.0;
 
   // around the network
   std::string input_skip = "cubic";

@@ -7,6 +7,8 @@ const std::vector<GridTask>& grid_tasks() {
       {"refine", complete_refine, open_refine, imitate_refine, evaluate_refine, predict_refine},
       {"forecast", complete_forecast, open_forecast_task, imitate_forecast, evaluate_forecast,
        predict_forecast},
+      {"segment", complete_segment, open_segment_task, imitate_segment, evaluate_segment,
+       predict_segment},
   };
   return all;
 }

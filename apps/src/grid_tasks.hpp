@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <tessera/nn/data/forecast.hpp>
+#include <tessera/nn/data/segmentation.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <vector>
 
@@ -78,6 +79,33 @@ std::vector<data::ForecastScale> forecast_scales(const Trained& trained);
 int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, const Mesh& mesh);
 /// Foretells the frame after the last one of each sequence in the file of the training.
 int predict_forecast(const PredictOptions& options, const Trained& trained, const Mesh& mesh);
+
+// Segmentation: the class of each point of a volume.
+
+void complete_segment(const GridSettings& settings, Transform& transform);
+std::unique_ptr<Task> open_segment_task(const RunSettings& settings, const Mesh& mesh);
+std::unique_ptr<Task> imitate_segment(const RunSettings& settings,
+                                      const std::vector<std::int64_t>& size);
+/// The volume of the training, or `file` without labels, scaled as the weights file says where
+/// `trained` is given. Collective.
+data::Segmentation open_segmentation(const RunSettings& settings,
+                                     const Mesh& mesh,
+                                     const Trained* trained = nullptr,
+                                     const std::string& file = {});
+/// The layout of `samples` samples with `channels`.
+Layout segment_layout(const Mesh& mesh,
+                      std::int64_t samples,
+                      const Shape& points,
+                      std::int64_t channels,
+                      std::int64_t stride);
+/// Classes that the model gives the points of this rank's part of the whole volume, row-major.
+std::vector<std::int32_t> segmented(const Trained& trained,
+                                    data::Segmentation& data,
+                                    const Layout& layout);
+/// Dice coefficients of the model, and of the nearest labelled plane, on held-out slabs.
+int evaluate_segment(const EvaluateOptions& options, const Trained& trained, const Mesh& mesh);
+/// Writes the classes of a whole volume as a NIfTI file.
+int predict_segment(const PredictOptions& options, const Trained& trained, const Mesh& mesh);
 
 /// What the network sees beyond the edges of the whole field: circular where it is periodic, else
 /// the border element again.

@@ -12,6 +12,11 @@ class Settings : public NetworkSettings {
     s.add("model.base", base_, "Channels of the finest level.", positive);
     s.add("model.multipliers", multipliers_,
           "Channels of each level in multiples of base; each level is half as fine.", positive);
+    s.add("model.patch", patch_,
+          "Elements of the input in a point of the finest level, in each dimension: 2 in 3-D costs "
+          "an "
+          "eighth of 1.",
+          positive);
     s.add("model.blocks", blocks_, "Residual blocks per level, on the way down and up.", positive);
     s.add("model.norm_groups", norm_groups_, "Groups of the group norms; 0: no norms.", {.min = 0});
     s.add("model.activation", activation_, "Activation.",
@@ -21,6 +26,10 @@ class Settings : public NetworkSettings {
     s.add("model.up", up_, "How a level gets finer.",
           {.choices = {"transposed", "linear", "nearest"}});
     s.add("model.kernel", kernel_, "Taps of a convolution in each dimension; odd.", positive);
+    s.add("model.attention_blocks", attention_blocks_,
+          "Transformer blocks on the coarsest level, where every point attends to every other.",
+          {.min = 0});
+    s.add("model.heads", heads_, "Attention heads of these blocks.", positive);
   }
 
   std::unique_ptr<Network> make(const Transform& transform,
@@ -31,6 +40,7 @@ class Settings : public NetworkSettings {
     transform.set(o);
     o.base = base_;
     o.multipliers = multipliers_;
+    o.patch = patch_;
     o.blocks = static_cast<int>(blocks_);
     o.norm_groups = norm_groups_;
     o.activation = nn::parse_activation(activation_);
@@ -43,6 +53,8 @@ class Settings : public NetworkSettings {
                           {"linear", O::Up::kLinear},
                           {"nearest", O::Up::kNearest}});
     o.kernel = kernel_;
+    o.attention_blocks = static_cast<int>(attention_blocks_);
+    o.heads = heads_;
     return network_of(models::UNet(o, mesh, dtype));
   }
 
@@ -57,6 +69,7 @@ class Settings : public NetworkSettings {
  private:
   std::int64_t base_ = 32;
   std::vector<std::int64_t> multipliers_ = {1, 2};
+  std::int64_t patch_ = 1;
   std::int64_t blocks_ = 2;
   std::int64_t norm_groups_ = 0;
   std::string activation_ = "relu";
@@ -64,6 +77,8 @@ class Settings : public NetworkSettings {
   std::string down_ = "conv";
   std::string up_ = "transposed";
   std::int64_t kernel_ = 3;
+  std::int64_t attention_blocks_ = 0;
+  std::int64_t heads_ = 4;
 };
 
 }  // namespace

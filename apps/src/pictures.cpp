@@ -232,4 +232,28 @@ void draw_field(const std::string& path, const WholeField& field) {
       .save(path);
 }
 
+void draw_segments(const std::string& path,
+                   const std::vector<SegmentPlane>& planes,
+                   std::int64_t classes) {
+  std::vector<io::FieldPanel> panels;
+  for (const SegmentPlane& p : planes) {
+    const auto panel = [&](const std::vector<double>& values, const char* title) {
+      panels.push_back({.values = view_of(values, p.size[0], p.size[1]),
+                        .title = p.title + title,
+                        .map = io::ColorMap::kViridis,
+                        .low = 0.0,
+                        .high = static_cast<double>(classes - 1),
+                        .first_row_below = true});
+    };
+    if (!p.truth.empty()) panel(p.truth, ": truth");
+    panel(p.model, ": model");
+    if (p.truth.empty()) continue;
+    panel(p.errors, ": wrong");
+    panels.back().map = io::ColorMap::kDiverging;
+    panels.back().low = -1.0;
+    panels.back().high = 1.0;
+  }
+  io::draw_fields(panels, {.columns = 3, .max_width = 400}).save(path);
+}
+
 }  // namespace tessera::app

@@ -57,4 +57,16 @@ void draw_field(const std::string& path, const WholeField& field);
 /// `units` of a variable, or "".
 std::string unit_of(const io::FieldVariable& variable);
 
+/// Classes on planes through a volume.
+struct SegmentPlane {
+  std::string title;
+  Shape size;                 ///< rows, columns; row 0 is drawn below
+  std::vector<double> truth;  ///< empty: none, and no errors
+  std::vector<double> model;
+  std::vector<double> errors;  ///< 1: wrong, 0: right, NaN: not held out
+};
+void draw_segments(const std::string& path,
+                   const std::vector<SegmentPlane>& planes,
+                   std::int64_t classes);
+
 }  // namespace tessera::app

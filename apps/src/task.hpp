@@ -35,6 +35,9 @@ class Task {
   virtual void place(const Mesh& mesh, std::int64_t stride) = 0;
   /// Samples first, first + 1, ...
   virtual Batch batch(std::int64_t first) const = 0;
+  /// What the training minimises: by default the error that the settings name; points that the mask
+  /// leaves out do not count.
+  virtual Tensor loss(const RunSettings& settings, const Tensor& output, const Batch& batch) const;
   /// What the trained model sees beyond the edges of the whole field.
   virtual std::vector<EdgeRule> edges() const = 0;
   /// Numbers that the weights file keeps.

@@ -68,7 +68,7 @@ class StepReporter {
 
 }  // namespace
 
-Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& batch) {
+Tensor Task::loss(const RunSettings& settings, const Tensor& output, const Batch& batch) const {
   const Tensor weight = batch.mask.defined() ? cast(batch.mask, output.dtype()) : Tensor();
   if (settings.loss == "l1") return l1_loss(output, batch.target, weight);
   if (settings.loss == "huber") return huber_loss(output, batch.target, 1.0, weight);
@@ -165,7 +165,7 @@ int train(RunSettings& settings, const TrainOptions& options) {
     const Batch batch = in_phase("data", [&] {
       return ahead ? reporter.uncounted([&] { return ahead->next(); }) : read_batch(state.step);
     });
-    const auto forward = [&] { return loss_of(settings, model(batch.input), batch); };
+    const auto forward = [&] { return task->loss(settings, model(batch.input), batch); };
     const Tensor loss = in_phase("forward", forward);
     in_phase("backward", [&] { backward(loss); });
     const bool good = in_phase("optimizer", [&] {

@@ -30,7 +30,4 @@ void declare_nan(io::Settings& settings, std::string& on_nan, std::int64_t& nan_
 /// Says at the end how many steps were left out, if any.
 void print_skipped(const nn::NanGuard& guard);
 
-/// What the training minimises; points that the mask leaves out do not count.
-Tensor loss_of(const RunSettings& settings, const Tensor& output, const Batch& batch);
-
 }  // namespace tessera::app

@@ -29,7 +29,7 @@ class TaskWorkload : public nn::Workload {
   Tensor loss(std::int64_t step) override {
     model_.network().random().step = static_cast<std::uint64_t>(step);
     const Batch batch = task_->batch(step * settings_.batch);
-    return loss_of(settings_, model_(batch.input), batch);
+    return task_->loss(settings_, model_(batch.input), batch);
   }
 
   void update() override { updater_->step(); }

@@ -4,6 +4,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/nn/encodings.hpp>
 #include <tessera/nn/tensor_parallel.hpp>
 
 namespace tessera::models {
@@ -25,10 +26,14 @@ const UNetOptions& checked(const UNetOptions& o) {
     throw UsageError(str("unet: ", o.multipliers.size(),
                          " levels (one per channel multiplier). Give 1 to 16 multipliers."));
   }
-  if (o.blocks < 1 || o.upscale < 1 || o.kernel < 1 || o.kernel % 2 == 0) {
-    throw UsageError(str("unet: blocks ", o.blocks, ", upscale ", o.upscale, ", kernel ", o.kernel,
-                         " (all must be at least 1, the kernel odd). Use for example 1, 1 and 3."));
+  if (o.blocks < 1 || o.upscale < 1 || o.patch < 1 || o.kernel < 1 || o.kernel % 2 == 0) {
+    throw UsageError(str("unet: blocks ", o.blocks, ", upscale ", o.upscale, ", patch ", o.patch,
+                         ", kernel ", o.kernel,
+                         " (all must be at least 1, the kernel odd). Use for example 1, 1, 1 and "
+                         "3."));
   }
+  if (o.attention_blocks < 0)
+    throw UsageError(str("unet: ", o.attention_blocks, " transformer blocks. Use 0 or more."));
   check_field_output("unet", output_of(o), o.in_channels, o.out_channels);
   return o;
 }
@@ -57,20 +62,44 @@ std::optional<nn::GroupNorm> norm_act(std::int64_t channels,
                        mesh, dtype);
 }
 
+std::unique_ptr<nn::Layer> make_stem(const UNetOptions& o, const Mesh& mesh, DType dtype) {
+  const std::int64_t in = o.in_channels * (o.detail_scale > 0.0 ? 2 : 1);
+  if (o.patch == 1)
+    return std::make_unique<nn::Conv>(block_conv(in, channels(o, 0), o, mesh, dtype));
+  return std::make_unique<nn::PatchEmbed>(
+      nn::PatchOptions{.dims = o.dims, .in = in, .out = channels(o, 0), .patch = {o.patch}}, mesh,
+      dtype);
+}
+
+/// Zero weights where the output is a correction: training starts from the interpolation.
+nn::Init head_init(const UNetOptions& o) {
+  const bool correction = o.input_skip != InputSkip::kNone || o.zero_head;
+  return correction ? nn::init::zeros() : nn::Init{};
+}
+
 nn::Conv head_conv(const UNetOptions& o, const Mesh& mesh, DType dtype) {
   std::int64_t out = o.out_channels;
   for (int d = 0; d < o.dims; ++d) out *= o.upscale;
-  // Zero weights where the output is a correction: training starts from the interpolation.
-  const bool correction = o.input_skip != InputSkip::kNone || o.zero_head;
-  const nn::Init init = correction ? nn::init::zeros() : nn::Init{};
   return nn::Conv({.dims = o.dims,
                    .in = channels(o, 0),
                    .out = out,
                    .kernel = {o.kernel},
                    .edges = o.edges,
-                   .weight_init = init,
-                   .bias_init = init},
+                   .weight_init = head_init(o),
+                   .bias_init = head_init(o)},
                   mesh, dtype);
+}
+
+nn::TransformerBlockOptions attention_of(const UNetOptions& o) {
+  const std::int64_t width = channels(o, o.multipliers.size() - 1);
+  nn::TransformerBlockOptions block;
+  block.attention.channels = width;
+  block.attention.heads = o.heads;
+  block.attention.rotary = RotaryOptions{.circular = nn::circular_flags(o.edges)};
+  block.attention.edges = o.edges;
+  block.mlp = {.hidden = 4 * width, .activation = Activation::kGelu, .dropout = o.dropout};
+  block.dropout = o.dropout;
+  return block;
 }
 
 Dims domain_of(const Tensor& x) {
@@ -183,13 +212,8 @@ Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
 
 UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
     : options_(checked(options)),
-      stem_(block_conv(options.in_channels * (options.detail_scale > 0.0 ? 2 : 1),
-                       channels(options, 0),
-                       options,
-                       mesh,
-                       dtype)),
-      norm_(norm_act(channels(options, 0), options, mesh, dtype)),
-      head_(head_conv(options, mesh, dtype)) {
+      stem_(make_stem(options, mesh, dtype)),
+      norm_(norm_act(channels(options, 0), options, mesh, dtype)) {
   for (int b = 0; b < options.blocks; ++b) {
     blocks_.emplace_back(channels(options, 0), channels(options, 0), options, mesh, dtype);
   }
@@ -199,6 +223,19 @@ UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
   for (std::size_t l = options.multipliers.size() - 1; l > 0; --l) {
     up_.emplace_back(channels(options, l), channels(options, l - 1), options, mesh, dtype);
   }
+  for (int b = 0; b < options.attention_blocks; ++b)
+    attention_.emplace_back(attention_of(options), mesh, dtype);
+  if (options.patch == 1) {
+    head_.emplace(head_conv(options, mesh, dtype));
+  } else {
+    patch_head_.emplace(nn::PatchOptions{.dims = options.dims,
+                                         .in = channels(options, 0),
+                                         .out = options.out_channels,
+                                         .patch = {options.patch * options.upscale},
+                                         .weight_init = head_init(options),
+                                         .bias_init = head_init(options)},
+                        mesh, dtype);
+  }
   if (options.detail_scale > 0.0) detail_filter_ = detail_filter(options.dims, mesh, dtype);
   nn::initialize(*this, options.seed);
 }
@@ -206,6 +243,7 @@ UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
 void UNet::set_edges(const std::vector<EdgeRule>& edges) {
   for (const auto& [path, module] : named_modules()) {
     if (auto* const layer = dynamic_cast<nn::Conv*>(module)) layer->set_edges(edges);
+    if (auto* const layer = dynamic_cast<nn::MultiHeadAttention*>(module)) layer->set_edges(edges);
   }
   options_.edges = edges;
 }
@@ -214,21 +252,28 @@ void UNet::fields(nn::Fields& f) {
   f("stem", stem_);
   f("blocks", blocks_);
   f("down", down_);
+  f("attention", attention_);
   f("up", up_);
   f("norm", norm_);
   f("head", head_);
+  f("patch_head", patch_head_);
 }
 
 Tensor UNet::stem(const Tensor& x) const {
   const UNetOptions& o = options_;
   check_field_input("unet", x, o.dims, o.in_channels);
-  return stem_(o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges) : x);
+  return (*stem_)(o.detail_scale > 0.0 ? with_details(x, detail_filter_, o.detail_scale, o.edges)
+                                       : x);
 }
 
 Tensor UNet::head(const Tensor& y, const Tensor& x) const {
   const UNetOptions& o = options_;
-  Tensor out = cast(head_(norm_ ? (*norm_)(y) : y), x.dtype());
-  if (o.upscale > 1) out = pixel_shuffle(out, o.upscale);
+  const Tensor features = norm_ ? (*norm_)(y) : y;
+  Tensor out = head_ ? (*head_)(features)
+                     : patch_head_->forward_to(
+                           features, nn::domain_layout(x.layout(), x.size(0), 1, o.upscale));
+  out = cast(out, x.dtype());
+  if (head_ && o.upscale > 1) out = pixel_shuffle(out, o.upscale);
   if (o.detail_scale > 0.0) out = out * o.detail_scale;
   return finish_field(std::move(out), x, output_of(o), o.edges);
 }
@@ -241,6 +286,7 @@ Tensor UNet::forward(const Tensor& x) const {
     skips.push_back(y);
     y = descent(y);
   }
+  for (const nn::TransformerBlock& block : attention_) y = block(y);
   for (const Ascent& ascent : up_) {
     y = ascent(y, skips.back());
     skips.pop_back();
@@ -252,7 +298,7 @@ std::vector<nn::PipelineBlock> UNet::pipeline_blocks() {
   // Tensors between blocks: the activation, the input, the skips from the finest level on.
   using Tensors = std::vector<Tensor>;
   std::vector<nn::PipelineBlock> list;
-  list.push_back({{&stem_}, [this](std::span<const Tensor> in) {
+  list.push_back({{stem_.get()}, [this](std::span<const Tensor> in) {
                     const LayerScope scope(scope_name());
                     return Tensors{stem(in[0]), carried_input(in[0], output_of(options_))};
                   }});
@@ -265,6 +311,7 @@ std::vector<nn::PipelineBlock> UNet::pipeline_blocks() {
                       return out;
                     }});
   }
+  for (nn::TransformerBlock& block : attention_) list.push_back(nn::pipeline_block(block));
   for (Ascent& ascent : up_) {
     list.push_back({{&ascent}, [&ascent](std::span<const Tensor> in) {
                       Tensors out(in.begin(), in.end() - 1);
@@ -272,7 +319,8 @@ std::vector<nn::PipelineBlock> UNet::pipeline_blocks() {
                       return out;
                     }});
   }
-  list.push_back({{&head_}, [this](std::span<const Tensor> in) {
+  nn::Module* const last = head_ ? static_cast<nn::Module*>(&*head_) : &*patch_head_;
+  list.push_back({{last}, [this](std::span<const Tensor> in) {
                     const LayerScope scope(scope_name());
                     return Tensors{head(in[0], in[1])};
                   }});

@@ -106,6 +106,26 @@ TEST_CASE("unet 3-D: any mesh gives one answer") {
   check_cuts(o, {1, 9, 6, 7, 1});
 }
 
+TEST_CASE("unet of patches, with attention: any mesh gives one answer") {
+  UNetOptions o = small(3);
+  o.multipliers = {1, 2};
+  o.patch = 2;
+  o.out_channels = 3;
+  SECTION("patches") { check_cuts(o, {1, 9, 6, 7, 1}); }
+  SECTION("patches and attention") {
+    o.attention_blocks = 1;
+    o.heads = 2;
+    check_cuts(o, {2, 5, 6, 4, 1});
+  }
+  SECTION("attention in 2-D, finer output") {
+    o.dims = 2;
+    o.upscale = 2;
+    o.attention_blocks = 2;
+    o.edges = {EdgeRule::kCircular, EdgeRule::kReplicate};
+    check_cuts(o, {1, 8, 6, 1});
+  }
+}
+
 TEST_CASE("unet has the size and stride it says") {
   UNetOptions o = small(2);
   UNet model(o, Mesh::self());

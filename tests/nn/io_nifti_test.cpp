@@ -177,7 +177,7 @@ TEST_CASE("every type, version, byte order and packing, in boxes") {
       const io::NiftiHeader& h = reader.header();
       CHECK(h.version == m.version);
       CHECK(h.shape == Shape{4, 5, 7});
-      CHECK(h.type == type.name);
+      CHECK(std::string(io::name(h.type)) == type.name);
       CHECK(h.spacing == std::array{1.5, 1.5, 1.5});
       for (int repeat = 0; repeat < 20; ++repeat) {
         Box box = Box::whole(h.shape);
@@ -187,9 +187,9 @@ TEST_CASE("every type, version, byte order and packing, in boxes") {
             box.set(d, {std::min(a, b), std::max(a, b)});
           }
         }
-        const std::int64_t kept = reader.bytes_kept();
+        const std::int64_t before = reader.bytes_read();
         const std::vector<double> values = read(reader, box);
-        CHECK(reader.bytes_kept() - kept == box.volume() * type.bits / 8);
+        if (!packed) CHECK(reader.bytes_read() - before == box.volume() * type.bits / 8);
         std::size_t at = 0;
         bool same = true;
         for (std::int64_t k = box.lo[0]; k < box.hi[0]; ++k)
@@ -222,7 +222,7 @@ TEST_CASE("integers are exact or refused") {
   std::uint8_t byte = 0;
   reader.read(Box({2}, {3}), View::dense(&byte, DType::kUInt8, {1}));
   CHECK(byte == 200);
-  CHECK_THROWS_AS(reader.read(Box({1}, {2}), View::dense(&byte, DType::kUInt8, {1})), DataError);
+  CHECK_THROWS_AS(reader.read(Box({1}, {2}), View::dense(&byte, DType::kUInt8, {1})), IoError);
   CHECK_THROWS_AS(reader.read(Box({1}, {4}), View::dense(&byte, DType::kUInt8, {3})), ShapeError);
 }
 
@@ -239,11 +239,10 @@ TEST_CASE("only what is needed is read") {
     const std::int64_t before = reader.bytes_read();
     const std::vector<double> values = read(reader, slab);
     CHECK(values[1] == static_cast<unsigned char>(m.voxels[400'001]));
-    CHECK(reader.bytes_kept() == 50'000);
     const std::int64_t bytes = reader.bytes_read() - before;
+    // Nothing else, or all before it: random bytes do not become fewer.
     CHECK(bytes >= 50'000);
-    // One block more than the slab, or all before it; random bytes do not become fewer.
-    CHECK(bytes <= (name[5] == '\0' ? 120'000 : 580'000));
+    CHECK(bytes <= (name[5] == '\0' ? 50'000 : 580'000));
   }
 }
 
@@ -412,7 +411,7 @@ TEST_CASE("written together, read back") {
       CHECK(reader.header().description == "classes");
       CHECK(reader.header().spacing == std::array{1.0, 2.0, 3.0});
       CHECK(reader.header().affine[1] == std::array{0.0, 2.0, 0.0, 4.5});
-      CHECK(!reader.header().scaled());
+      CHECK(reader.header().slope == 1.0);
       const std::vector<double> values = read(reader, Box::whole(shape));
       bool same = true;
       for (std::size_t i = 0; i < values.size(); ++i)

@@ -73,6 +73,7 @@
 #include <tessera/nn/data/prefetch.hpp>
 #include <tessera/nn/data/scores.hpp>
 #include <tessera/nn/data/statistics.hpp>
+#include <tessera/nn/data/segmentation.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/data/upsample.hpp>
 #include <tessera/nn/encodings.hpp>
@@ -86,6 +87,7 @@
 #include <tessera/nn/io/extxyz.hpp>
 #include <tessera/nn/io/field_reader.hpp>
 #include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/nifti.hpp>
 #include <tessera/nn/io/npy_writer.hpp>
 #include <tessera/nn/io/vtk.hpp>
 #include <tessera/nn/io/zarr_writer.hpp>

@@ -18,15 +18,13 @@ constexpr std::int64_t kStart2 = 544;
 
 struct TypeRow {
   int code;
-  NiftiType type;
-  const char* name;
+  StoredType type;
 };
 constexpr TypeRow kTypes[] = {
-    {2, NiftiType::kUInt8, "uint8"},      {256, NiftiType::kInt8, "int8"},
-    {4, NiftiType::kInt16, "int16"},      {512, NiftiType::kUInt16, "uint16"},
-    {8, NiftiType::kInt32, "int32"},      {768, NiftiType::kUInt32, "uint32"},
-    {1024, NiftiType::kInt64, "int64"},   {1280, NiftiType::kUInt64, "uint64"},
-    {16, NiftiType::kFloat32, "float32"}, {64, NiftiType::kFloat64, "float64"},
+    {2, StoredType::kUInt8},    {256, StoredType::kInt8},    {4, StoredType::kInt16},
+    {512, StoredType::kUInt16}, {8, StoredType::kInt32},     {768, StoredType::kUInt32},
+    {1024, StoredType::kInt64}, {1280, StoredType::kUInt64}, {16, StoredType::kFloat32},
+    {64, StoredType::kFloat64},
 };
 
 /// Where the fields of a version lie, in bytes.
@@ -47,7 +45,7 @@ class Parser {
     choose_version();
     check_magic();
     NiftiLayout layout;
-    layout.swapped = swapped_;
+    layout.array.swapped = swapped_;
     NiftiHeader& h = layout.header;
     h.version = f_.version;
     read_type(layout);
@@ -103,12 +101,9 @@ class Parser {
     const int bits = get<std::int16_t>(f_.bitpix);
     for (const TypeRow& row : kTypes) {
       if (row.code != code) continue;
-      layout.type = row.type;
-      layout.header.type = row.name;
-      layout.element =
-          visit_nifti(row.type, []<class T>() { return static_cast<std::int64_t>(sizeof(T)); });
-      if (bits != 8 * layout.element)
-        refuse(str("its header says ", bits, " bits per voxel, but the type is ", row.name),
+      layout.header.type = layout.array.type = row.type;
+      if (bits != 8 * size_of(row.type))
+        refuse(str("its header says ", bits, " bits per voxel, but the type is ", name(row.type)),
                "Write it anew with a program that reads it.");
       return;
     }
@@ -124,32 +119,30 @@ class Parser {
     const std::int64_t count = dim(0);
     if (count < 1 || count > kMaxDims)
       refuse(str("its header says ", count, " dimensions"), "The file is damaged.");
-    layout.elements = 1;
-    std::int64_t bytes = 0;
     for (std::int64_t d = count; d >= 1; --d) {
       const std::int64_t n = dim(static_cast<std::size_t>(d));
       if (n < 1) refuse(str("dimension ", d, " has size ", n), "The file is damaged.");
-      layout.header.shape.push_back(n);
-      if (__builtin_mul_overflow(layout.elements, n, &layout.elements) ||
-          __builtin_mul_overflow(layout.elements, layout.element, &bytes))
-        refuse("its sizes exceed 64 bits", "The file is damaged.");
+      layout.array.shape.push_back(n);
     }
+    layout.header.shape = layout.array.shape;
+    const std::optional<std::int64_t> bytes = checked_bytes(layout.array.shape, layout.array.type);
+    if (!bytes) refuse("its sizes exceed 64 bits", "The file is damaged.");
+    layout.end = *bytes;
   }
   void read_offset(NiftiLayout& layout) const {
     const std::int64_t least = f_.version == 1 ? kStart1 : kStart2;
+    std::int64_t& from = layout.array.offset;
     if (f_.version == 1) {
       const double offset = get<float>(f_.offset);
       if (!(offset >= 0.0 && offset <= 0x1p53 && offset == std::floor(offset)))
         refuse(str("its voxels begin at byte ", offset), "The file is damaged.");
-      layout.offset = static_cast<std::int64_t>(offset);
+      from = static_cast<std::int64_t>(offset);
     } else {
-      layout.offset = get<std::int64_t>(f_.offset);
+      from = get<std::int64_t>(f_.offset);
     }
-    if (layout.offset == 0) layout.offset = least;  // as SPM writes it
-    std::int64_t end = 0;
-    if (layout.offset < least ||
-        __builtin_add_overflow(layout.offset, layout.elements * layout.element, &end))
-      refuse(str("its voxels begin at byte ", layout.offset, ", the header ends at ", least),
+    if (from == 0) from = least;  // as SPM writes it
+    if (from < least || __builtin_add_overflow(layout.end, from, &layout.end))
+      refuse(str("its voxels begin at byte ", from, ", the header ends at ", least),
              "The file is damaged.");
   }
   void read_scaling(NiftiHeader& h) const {

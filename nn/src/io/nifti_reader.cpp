@@ -1,14 +1,15 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
+#include <mutex>
+#include <span>
 #include <tessera/nn/io/nifti.hpp>
 #include <vector>
 
-#include "io/convert.hpp"
+#include "io/decoding.hpp"
+#include "io/dense_array.hpp"
 #include "io/nifti_header.hpp"
 #include "io/posix_file.hpp"
 
@@ -26,59 +27,24 @@ bool is_compressed(const File& file) {
   return mark[0] == 0x1f && mark[1] == 0x8b;
 }
 
-/// The bytes of a file by ascending offsets, decompressed where it is.
-class Stream {
+/// The decompressed bytes of a file by ascending offsets.
+class GzipStream {
  public:
-  virtual ~Stream() = default;
-  /// Copies bytes that begin where the last call ended, or later. Returns how many there were.
-  virtual std::int64_t read(std::byte* to, std::int64_t offset, std::int64_t bytes) = 0;
-  /// Throws DataError when what follows the bytes read shows that they are damaged.
-  virtual void finish() {}
-};
-
-class PlainStream : public Stream {
- public:
-  PlainStream(const File& file, std::int64_t& count)
-      : file_(file), size_(file.size()), count_(count), block_(kBlock) {}
-
-  std::int64_t read(std::byte* to, std::int64_t offset, std::int64_t bytes) override {
-    std::int64_t done = 0;
-    while (done < bytes && offset + done < size_) {
-      const std::int64_t at = offset + done;
-      if (at < begin_ || at >= end_) {
-        begin_ = at;
-        end_ = std::min(at + kBlock, size_);
-        file_.read(block_.data(), end_ - begin_, begin_);
-        count_ += end_ - begin_;
-      }
-      const std::int64_t n = std::min(end_ - at, bytes - done);
-      std::memcpy(to + done, block_.data() + (at - begin_), static_cast<std::size_t>(n));
-      done += n;
-    }
-    return done;
-  }
-
- private:
-  const File& file_;
-  std::int64_t size_;
-  std::int64_t& count_;
-  std::vector<std::byte> block_;
-  std::int64_t begin_ = 0;
-  std::int64_t end_ = 0;
-};
-
-class GzipStream : public Stream {
- public:
-  GzipStream(const File& file, std::int64_t& count)
-      : file_(file), size_(file.size()), count_(count), in_(kBlock), out_(kBlock) {
+  explicit GzipStream(const File& file)
+      : file_(file), size_(file.size()), in_(kBlock), out_(kBlock) {
     constexpr int kGzip = 16;
     if (inflateInit2(&z_, kGzip + MAX_WBITS) != Z_OK)
       throw OutOfMemory(str("nifti: no memory to decompress ", file.path(), "."));
   }
-  ~GzipStream() override { inflateEnd(&z_); }
+  ~GzipStream() { inflateEnd(&z_); }
   GzipStream(const GzipStream&) = delete;
 
-  std::int64_t read(std::byte* to, std::int64_t offset, std::int64_t bytes) override {
+  /// Where the next byte is that can be read.
+  std::int64_t position() const { return at_; }
+  /// Bytes of the file taken so far.
+  std::int64_t taken() const { return from_; }
+  /// Copies bytes that begin at position() or later. Returns how many there were.
+  std::int64_t read(std::byte* to, std::int64_t offset, std::int64_t bytes) {
     while (at_ < offset) {  // what lies before
       const std::int64_t n = inflate_some(out_.data(), std::min(offset - at_, kBlock));
       if (n == 0) return 0;
@@ -91,7 +57,8 @@ class GzipStream : public Stream {
     }
     return done;
   }
-  void finish() override { inflate_some(out_.data(), kBlock); }
+  /// Throws DataError when what follows the bytes read shows that they are damaged.
+  void finish() { inflate_some(out_.data(), kBlock); }
 
  private:
   /// At least one byte; 0 at the end.
@@ -123,7 +90,6 @@ class GzipStream : public Stream {
     if (n <= 0) return false;
     file_.read(in_.data(), n, from_);
     from_ += n;
-    count_ += n;
     z_.next_in = reinterpret_cast<Bytef*>(in_.data());
     z_.avail_in = static_cast<uInt>(n);
     return true;
@@ -135,7 +101,6 @@ class GzipStream : public Stream {
 
   const File& file_;
   std::int64_t size_;
-  std::int64_t& count_;
   std::vector<std::byte> in_;
   std::vector<std::byte> out_;
   z_stream z_ = {};
@@ -144,129 +109,87 @@ class GzipStream : public Stream {
   bool ended_ = false;     // a member ended
 };
 
-template <class T>
-T load(const std::byte* from, bool swapped) {
-  std::array<std::byte, sizeof(T)> raw;
-  std::memcpy(raw.data(), from, sizeof(T));
-  if (swapped) std::reverse(raw.begin(), raw.end());
-  return std::bit_cast<T>(raw);
-}
-
-template <class To, class T>
-To fitted(T value, const std::string& path) {
-  if constexpr (std::is_integral_v<T>) {
-    if constexpr (std::is_same_v<To, bool>) {
-      if (value == 0 || value == 1) return value != 0;
-    } else if (std::in_range<To>(value)) {
-      return static_cast<To>(value);
-    }
-  }
-  throw DataError(str("nifti: the value ", +value, " in ", path, " does not fit ",
-                      name(dtype_of<To>), ". Read it as a wider type."));
-}
-
 }  // namespace
 
 struct NiftiReader::State {
-  std::string path;
-  std::optional<File> file;
+  File file;
   bool compressed = false;
-  NiftiLayout layout;
-  mutable std::int64_t bytes_read = 0;
-  mutable std::int64_t bytes_kept = 0;
+  NiftiLayout layout = {};
+  std::unique_ptr<GzipStream> stream = {};  // begun where it was left
+  std::mutex mutex = {};                    // of the stream
 
-  std::unique_ptr<Stream> stream() const {
-    if (compressed) return std::make_unique<GzipStream>(*file, bytes_read);
-    return std::make_unique<PlainStream>(*file, bytes_read);
-  }
   [[noreturn]] void too_short(const std::string& holds) const {
-    throw DataError(str("nifti: ", path, " ends early (", layout.header.shape, " voxels of ",
-                        layout.header.type, " need ", layout.end(), " bytes; ", holds,
+    throw DataError(str("nifti: ", file.path(), " ends early (", layout.array.shape, " voxels of ",
+                        name(layout.array.type), " need ", layout.end, " bytes; ", holds,
                         "). Get the file anew."));
   }
-
-  /// Stores `count` voxels that lie at `from`, dense there, in a row of the view.
-  void store(const std::byte* from,
-             const View& out,
-             std::int64_t offset,
-             std::int64_t stride,
-             std::int64_t count) const {
-    const NiftiHeader& h = layout.header;
-    visit_nifti(layout.type, [&]<class T>() {
-      visit_dtype(out.dtype, [&]<class To>() {
-        To* to = out.as<To>() + offset;
-        for (std::int64_t i = 0; i < count; ++i, to += stride) {
-          const T value = load<T>(from + i * layout.element, layout.swapped);
-          if constexpr (std::is_integral_v<To>) {
-            *to = fitted<To>(value, path);
-          } else {
-            const double v = h.scaled() ? h.slope * static_cast<double>(value) + h.intercept
-                                        : static_cast<double>(value);
-            if constexpr (std::is_same_v<To, BFloat16>) {
-              *to = BFloat16(static_cast<float>(v));
-            } else {
-              *to = static_cast<To>(v);
-            }
-          }
-        }
-      });
-    });
+  /// Returns how many bytes of the file were taken.
+  std::int64_t read(void* to, std::int64_t bytes, std::int64_t offset) {
+    if (!compressed) {
+      file.read(to, bytes, offset);
+      return bytes;
+    }
+    if (!stream || stream->position() > offset) stream = std::make_unique<GzipStream>(file);
+    const std::int64_t before = stream->taken();
+    if (stream->read(static_cast<std::byte*>(to), offset, bytes) != bytes)
+      too_short("fewer come out of it");
+    if (offset + bytes == layout.end) stream->finish();  // the checksum stands at the end
+    return stream->taken() - before;
   }
 };
 
-NiftiReader::NiftiReader(NiftiReader&&) noexcept = default;
 NiftiReader::~NiftiReader() = default;
 
-NiftiReader::NiftiReader(const std::string& path) : state_(std::make_unique<State>()) {
+NiftiReader::NiftiReader(const std::string& path)
+    : FieldReader(path), state_(new State{.file = File::open(path)}) {
   State& s = *state_;
-  s.path = path;
-  s.file.emplace(File::open(path));
-  s.compressed = is_compressed(*s.file);
+  s.compressed = is_compressed(s.file);
   std::array<std::byte, kNiftiHeaderBytes> start;
-  const std::int64_t had =
-      s.stream()->read(start.data(), 0, static_cast<std::int64_t>(start.size()));
+  auto had = static_cast<std::int64_t>(start.size());
+  if (s.compressed) {
+    had = GzipStream(s.file).read(start.data(), 0, had);
+  } else {
+    had = std::min(had, s.file.size());
+    s.file.read(start.data(), had, 0);
+  }
   s.layout = parse_nifti(std::span(start).first(static_cast<std::size_t>(had)), path);
-  const std::int64_t size = s.file->size();
-  if (!s.compressed && s.layout.end() > size) s.too_short(str("it has ", size));
+  const std::int64_t size = s.file.size();
+  if (!s.compressed && s.layout.end > size) s.too_short(str("it has ", size));
   std::int64_t most = 0;
-  if (s.compressed && !__builtin_mul_overflow(size, kLargestRatio, &most) && s.layout.end() > most)
+  if (s.compressed && !__builtin_mul_overflow(size, kLargestRatio, &most) && s.layout.end > most)
     s.too_short(str("its ", size, " compressed ones cannot become more than ", most));
+
+  const NiftiHeader& h = s.layout.header;
+  FieldVariable volume = {.name = "volume", .dims = {}, .shape = h.shape, .numeric = true};
+  static constexpr const char* kNames[] = {"i", "j", "k", "time"};
+  for (int d = h.shape.size() - 1; d >= 0; --d)
+    volume.dims.push_back(d < 4 ? kNames[d] : str("dim_", d));
+  if (!h.description.empty()) volume.attributes["long_name"] = h.description;
+  volume.attributes["spacing"] = std::vector<double>(h.spacing.begin(), h.spacing.end());
+  Storage storage = {.type = h.type};
+  if (h.slope != 1.0 || h.intercept != 0.0) {
+    auto decoding = std::make_shared<Decoding>();
+    decoding->scale = h.slope;
+    decoding->offset = h.intercept;
+    storage.decoding = std::move(decoding);
+  }
+  add(std::move(volume), std::move(storage));
 }
 
-const std::string& NiftiReader::path() const { return state_->path; }
 const NiftiHeader& NiftiReader::header() const { return state_->layout.header; }
-std::int64_t NiftiReader::bytes_read() const { return state_->bytes_read; }
-std::int64_t NiftiReader::bytes_kept() const { return state_->bytes_kept; }
 
-void NiftiReader::read(const Box& box, const View& out) const {
-  const State& s = *state_;
-  const NiftiLayout& layout = s.layout;
-  const bool integers = layout.type != NiftiType::kFloat32 && layout.type != NiftiType::kFloat64;
-  if (!is_floating(out.dtype) && (!integers || layout.header.scaled()))
-    throw DTypeError(str("nifti: ", s.path, " holds ", layout.header.scaled() ? "scaled " : "",
-                         layout.header.type, ", which is not read as ", name(out.dtype),
-                         ". Read it as f32 or f64."));
-  const BoxRows rows("nifti", layout.header.shape, box, out);
-  if (box.empty()) return;
-  const std::unique_ptr<Stream> stream = s.stream();
-  const std::int64_t most = kBlock / layout.element;
-  std::vector<std::byte> block(
-      static_cast<std::size_t>(std::min(most, rows.row_length()) * layout.element));
-  std::int64_t last = 0;
-  rows.for_each([&](std::int64_t array_offset, std::int64_t view_offset) {
-    for (std::int64_t done = 0; done < rows.row_length();) {
-      const std::int64_t count = std::min(most, rows.row_length() - done);
-      const std::int64_t at = layout.offset + (array_offset + done) * layout.element;
-      const std::int64_t got = stream->read(block.data(), at, count * layout.element);
-      if (got != count * layout.element) s.too_short("fewer come out of it");
-      s.store(block.data(), out, view_offset + done * rows.view_stride(), rows.view_stride(),
-              count);
-      done += count;
-      last = array_offset + done;
-    }
-  });
-  s.bytes_kept += box.volume() * layout.element;
-  if (last == layout.elements) stream->finish();  // the checksum stands at the end
+void NiftiReader::read_raw(std::size_t, const Box& box, void* values) const {
+  State& s = *state_;
+  std::unique_lock lock(s.mutex, std::defer_lock);
+  if (s.compressed) lock.lock();
+  std::int64_t taken = 0;
+  read_dense(
+      s.layout.array, box,
+      [&](void* to, std::int64_t bytes, std::int64_t offset) {
+        taken += s.read(to, bytes, offset);
+      },
+      values);
+  count_bytes(taken);
 }
 
 }  // namespace tessera::io

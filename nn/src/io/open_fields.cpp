@@ -7,11 +7,11 @@
 #include <tessera/nn/io/field_reader.hpp>
 #include <tessera/nn/io/hdf5.hpp>
 #include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/nifti.hpp>
 #include <tessera/nn/io/npy.hpp>
 #include <tessera/nn/io/raw.hpp>
 #include <tessera/nn/io/zarr.hpp>
 
-#include "io/nifti_fields.hpp"
 #include "io/series_reader.hpp"
 
 namespace tessera::io {
@@ -41,10 +41,10 @@ std::unique_ptr<FieldReader> open_fields(const std::string& path, const OpenOpti
   if (path.find_first_of("*?") != std::string::npos) return open_fields(files_of(path), options);
   for (const char* suffix : {".h5", ".hdf5", ".he5"})
     if (has_suffix(path, suffix)) return std::make_unique<Hdf5Reader>(path);
+  if (has_suffix(path, ".nii") || has_suffix(path, ".nii.gz"))
+    return std::make_unique<NiftiReader>(path);
   if (has_suffix(path, ".npy")) return std::make_unique<NpyReader>(path);
   if (has_suffix(path, ".npz")) return std::make_unique<NpzReader>(path);
-  for (const char* suffix : {".nii", ".nii.gz"})
-    if (has_suffix(path, suffix)) return std::make_unique<NiftiFields>(path);
   if (has_suffix(path, ".raw"))
     return std::make_unique<RawReader>(path, read_raw_description(path + ".json"));
   std::error_code ignored;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <tessera/models/fields.hpp>
+#include <tessera/nn/patches.hpp>
 #include <tessera/nn/pipeline.hpp>
+#include <tessera/nn/transformer.hpp>
 
 namespace tessera::models {
 
@@ -17,6 +19,9 @@ struct UNetOptions {
   std::int64_t base = 32;  ///< channels of the finest level
   /// Channels of level l are base * multipliers[l]; one entry per level, each half as fine.
   std::vector<std::int64_t> multipliers = {1, 2, 4, 8};
+  /// Above 1: the finest level has a point per patch of this many elements in each dimension; a
+  /// head makes each patch again. Costs patch^dims times less, for details of a patch.
+  std::int64_t patch = 1;
   int blocks = 1;                ///< residual blocks per level, on the way down and up
   std::int64_t norm_groups = 8;  ///< groups of the group norms; 0: no normalisation
   Activation activation = Activation::kSilu;
@@ -24,6 +29,10 @@ struct UNetOptions {
   Down down = Down::kConv;  ///< 3^dims convolution of stride 2, or pooling of 2
   Up up = Up::kTransposed;  ///< 2^dims transposed convolution, or interpolation and 1x1 convolution
   std::int64_t kernel = 3;  ///< of the residual blocks; odd
+  /// Transformer blocks on the coarsest level, behind its residual blocks: every point attends to
+  /// every other, with rotary positions (Chen et al. 2021, TransUNet).
+  int attention_blocks = 0;
+  std::int64_t heads = 4;            ///< of their attention
   std::vector<EdgeRule> edges = {};  ///< one per domain dimension, or one for all; default zero
   /// The output has `upscale` times as many elements in each domain dimension (pixel shuffle).
   std::int64_t upscale = 1;
@@ -84,7 +93,7 @@ class UNet : public nn::Layer {
   /// once it gets the whole field.
   void set_edges(const std::vector<EdgeRule>& edges);
   /// Elements of the input that one element of the coarsest level stands for, per dimension.
-  std::int64_t total_stride() const { return std::int64_t{1} << (options_.multipliers.size() - 1); }
+  std::int64_t total_stride() const { return options_.patch << (options_.multipliers.size() - 1); }
 
  private:
   struct Descent : nn::Module {
@@ -120,13 +129,15 @@ class UNet : public nn::Layer {
   Tensor head(const Tensor& y, const Tensor& x) const;
 
   UNetOptions options_;
-  Tensor detail_filter_;  // of a convolution: x minus its mean
-  nn::Conv stem_;
+  Tensor detail_filter_;             // of a convolution: x minus its mean
+  std::unique_ptr<nn::Layer> stem_;  // a convolution, or patches
   std::vector<ResidualBlock> blocks_;
   std::vector<Descent> down_;
+  std::vector<nn::TransformerBlock> attention_;
   std::vector<Ascent> up_;  // coarsest first
   std::optional<nn::GroupNorm> norm_;
-  nn::Conv head_;
+  std::optional<nn::Conv> head_;
+  std::optional<nn::PatchUnembed> patch_head_;
 };
 
 }  // namespace tessera::models

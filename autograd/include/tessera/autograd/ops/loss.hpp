@@ -20,5 +20,11 @@ Tensor huber_loss(const Tensor& prediction,
 /// (the head of a tensor parallel model): two numbers per sample are then reduced. Throws
 /// ShapeError and DTypeError.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);
+/// cross_entropy() + dice * (1 - the mean over classes of (2 sum p t + 1) / (sum p + sum t + 1)),
+/// the soft Dice score with p = softmax(logits), t = 1 where the target is the class, sums over all
+/// samples whose target is a class: for fields of classes, of which small ones count as much as
+/// large ones (Milletari et al. 2016, Isensee et al. 2021). One pass over memory keeps nothing but
+/// the inputs; of each class four numbers are reduced. Throws ShapeError and DTypeError.
+Tensor segmentation_loss(const Tensor& logits, const Tensor& target, double dice = 1.0);
 
 }  // namespace tessera

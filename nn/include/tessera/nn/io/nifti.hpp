@@ -6,7 +6,7 @@
 #include <string>
 #include <tessera/core/view.hpp>
 #include <tessera/nn/io/collective.hpp>
-#include <tessera/nn/io/data_error.hpp>
+#include <tessera/nn/io/field_reader.hpp>
 
 namespace tessera::io {
 
@@ -21,8 +21,8 @@ struct NiftiHeader {
   /// then the file's.
   Shape shape;
   std::array<double, 3> spacing = {1.0, 1.0, 1.0};  ///< from one voxel to the next along i, j, k
-  std::string type;                                 ///< uint8, int16, float32 ...
-  double slope = 1.0;                               ///< values are slope * stored + intercept
+  StoredType type = StoredType::kUInt8;
+  double slope = 1.0;  ///< values are slope * stored + intercept
   double intercept = 0.0;
   NiftiAffine affine = {};  ///< of the sform, else the qform, else the spacing
   std::string description;
@@ -30,33 +30,29 @@ struct NiftiHeader {
   bool scaled() const { return slope != 1.0 || intercept != 0.0; }
 };
 
-/// Reads volumes in NIfTI-1 and NIfTI-2 files (.nii, and .nii.gz by zlib), one box at a time.
+/// Reads volumes in NIfTI-1 and NIfTI-2 files (.nii, and .nii.gz by zlib): one variable, "volume",
+/// with the dimensions (time,) k, j, i
+/// and the attributes spacing (along i, j, k) and long_name.
 ///
-/// Types are the integers of 8 to 64 bits, float32 and float64, in either byte order. A header is
-/// believed only as far as the file's size allows: no volume is larger than what the file's bytes
-/// can hold (a compressed one: can become).
-class NiftiReader {
+/// Types are the integers of 8 to 64 bits, float32 and float64, in either byte order; slope and
+/// intercept unpack. A compressed file is decompressed as a stream up to the box's last voxel, and
+/// nothing but the box is kept; going back begins again from the start. A header is believed only
+/// as far as the file's size allows: no volume is larger than what the file's bytes can hold (a
+/// compressed one: can become).
+class NiftiReader : public FieldReader {
  public:
   /// Throws IoError when the file cannot be read, DataError when it is no such file, is damaged, or
   /// holds another type (complex, RGB, bits) or a pair's header.
   explicit NiftiReader(const std::string& path);
-  NiftiReader(NiftiReader&&) noexcept;
-  ~NiftiReader();
+  ~NiftiReader() override;
 
-  const std::string& path() const;
   const NiftiHeader& header() const;
+  using FieldReader::read;
+  /// The voxels of `box`, indices of header().shape; see FieldReader::read.
+  void read(const Box& box, const View& out) const { FieldReader::read("volume", box, out); }
 
-  /// Reads the voxels of `box` (indices of header().shape) into `out`, a view of as many elements
-  /// per dimension: floating, or integer where the file's values are integers that fit. A
-  /// compressed file is decompressed as a stream up to the box's last voxel, and nothing but the
-  /// box is kept. Throws ShapeError when box or view do not match the volume, DataError when the
-  /// file ends early or its compressed data are damaged, or a value does not fit.
-  void read(const Box& box, const View& out) const;
-
-  /// Bytes of the file read so far.
-  std::int64_t bytes_read() const;
-  /// Bytes of voxels, as stored, that the boxes read so far held.
-  std::int64_t bytes_kept() const;
+ protected:
+  void read_raw(std::size_t variable, const Box& box, void* values) const override;
 
  private:
   struct State;
