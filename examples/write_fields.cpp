@@ -1,6 +1,6 @@
 // ranks: 1 3
 // A decomposed field as files of other programs: NumPy, NetCDF, Zarr and VTK, each rank writing its
-// own part. `write_fields DIRECTORY`; scripts of Python that read them: docs/writing.md.
+// own part. `write_fields DIRECTORY`; how Python reads them: docs/writing.md.
 #include <cmath>
 #include <filesystem>
 #include <tessera/tessera.hpp>
@@ -8,8 +8,12 @@ namespace ts = tessera;
 
 int main(int argc, char** argv) {
   ts::Runtime runtime(argc, argv);
-  const std::string dir =
-      argc > 1 ? argv[1] : (std::filesystem::temp_directory_path() / "tessera-fields").string();
+  // Without a directory: one that goes away again.
+  const bool keep = argc > 1;
+  const std::string dir = keep ? argv[1]
+                               : (std::filesystem::temp_directory_path() /
+                                  ("tessera-fields-" + std::to_string(runtime.size())))
+                                     .string();
   const ts::Mesh mesh = runtime.mesh({{"w", runtime.size()}});
   if (runtime.rank() == 0) std::filesystem::create_directories(dir);
   const ts::io::Collective ranks = ts::nn::collective(mesh);
@@ -70,5 +74,7 @@ int main(int argc, char** argv) {
   const ts::io::VtkMesh surface = {points, ts::io::VtkCell::kTriangle, triangles};
   ts::io::write_vtk_mesh(dir + "/surface.vtu", surface, {{"t", at_points}});
   ts::io::write_vtk_mesh(dir + "/surface_pieces.pvtu", surface, {{"t", at_points}});
+  ranks.barrier();
+  if (!keep && runtime.rank() == 0) std::filesystem::remove_all(dir);
   return 0;
 }
