@@ -72,8 +72,8 @@
 #include <tessera/nn/data/points.hpp>
 #include <tessera/nn/data/prefetch.hpp>
 #include <tessera/nn/data/scores.hpp>
-#include <tessera/nn/data/statistics.hpp>
 #include <tessera/nn/data/segmentation.hpp>
+#include <tessera/nn/data/statistics.hpp>
 #include <tessera/nn/data/super_resolution.hpp>
 #include <tessera/nn/data/upsample.hpp>
 #include <tessera/nn/encodings.hpp>
