@@ -16,8 +16,10 @@ void add_predict(CLI::App& program, Command& chosen) {
                       "File with the field. Default: that of the training.");
   command->add_option("--variable", options->variable, "Variable in it.");
   command
-      ->add_option("--output", options->output,
-                   "NetCDF file to write; a picture goes beside it, with the ending .png.")
+      ->add_option(
+          "--output", options->output,
+          "NetCDF file to write, or a Zarr store (.zarr); a picture goes beside it, with the "
+          "ending .png.")
       ->required();
   command->add_flag("--coarsen", options->coarsen,
                     "Refine the block means of the input: the result has the input's grid and can "

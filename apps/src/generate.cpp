@@ -13,6 +13,7 @@
 #include <tessera/parallel/runtime.hpp>
 
 #include "mesh_option.hpp"
+#include "output_file.hpp"
 #include "stop_signals.hpp"
 
 namespace tessera::app {
@@ -135,9 +136,8 @@ int generate(const GenerateSettings& settings, const GenerateOptions& options) {
   }
   io::Settings all;
   s.declare(all);
-  io::NetcdfWriter writer(options.out, dimensions, variables,
-                          {{"title", str("tessera generate ", s.name)}, {"config", all.toml()}},
-                          ranks);
+  OutputFile writer(mesh, options.out, dimensions, variables,
+                    {{"title", str("tessera generate ", s.name)}, {"config", all.toml()}});
 
   const StopSignals signals;
   const auto start = Clock::now();

@@ -16,6 +16,7 @@
 #include <tessera/nn/io/plot.hpp>
 
 #include "least_squares.hpp"
+#include "output_file.hpp"
 #include "pictures.hpp"
 #include "point_data.hpp"
 #include "run_settings.hpp"
@@ -239,7 +240,6 @@ int PointSettings::predict(const PredictOptions& options,
                          " predicts at all points of the file of its training. Leave out --input, "
                          "--variable and --coarsen."));
   }
-  const io::Collective ranks = nn::collective(mesh);
   const data::PointCloud cloud = open_points(*trained.settings, mesh, point_scales(trained));
   std::vector<io::NetcdfDimension> dimensions;
   if (cloud.samples() > 1) dimensions.push_back({.name = "sample", .size = cloud.samples()});
@@ -252,8 +252,8 @@ int PointSettings::predict(const PredictOptions& options,
       spec.attributes["units"] = unit;
     variables.push_back(spec);
   }
-  io::NetcdfWriter writer(options.output, dimensions, variables,
-                          {{"history", std::string("predicted by tessera predict")}}, ranks);
+  OutputFile writer(mesh, options.output, dimensions, variables,
+                    {{"history", std::string("predicted by tessera predict")}});
   const Interval mine = mesh.rank() == 0 ? Interval{0, cloud.points()} : Interval{};
   for (std::int64_t sample = 0; sample < cloud.samples(); ++sample) {
     std::vector<double> values = predicted(trained, cloud, sample, mesh);

@@ -9,6 +9,7 @@
 #include <tessera/nn/io/safetensors.hpp>
 
 #include "grid_tasks.hpp"
+#include "output_file.hpp"
 #include "pictures.hpp"
 #include "use.hpp"
 
@@ -54,9 +55,8 @@ int predict_forecast(const PredictOptions& options, const Trained& trained, cons
     for (const io::NetcdfDimension& d : dimensions) spec.dims.push_back(d.name);
     variables.push_back(spec);
   }
-  io::NetcdfWriter writer(options.output, dimensions, variables,
-                          {{"history", str("foretold by tessera predict, lead ", settings.lead)}},
-                          ranks);
+  OutputFile writer(mesh, options.output, dimensions, variables,
+                    {{"history", str("foretold by tessera predict, lead ", settings.lead)}});
   std::vector<double> picture;
   for (std::int64_t s = 0; s < data.sequences(); ++s) {
     const data::ForecastBatch b = data.next(s, trained.settings->dtype());

@@ -11,6 +11,7 @@
 
 #include "grid_tasks.hpp"
 #include "mesh_option.hpp"
+#include "output_file.hpp"
 #include "pictures.hpp"
 #include "use.hpp"
 
@@ -166,8 +167,8 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
          .attributes = units(field.coordinate_attribute(d, "units"))});
     spec.dims.push_back(field.dim_name(d));
   }
-  io::NetcdfWriter writer(options.output, dimensions, {spec},
-                          {{"history", std::string("refined by tessera predict")}}, ranks);
+  OutputFile writer(mesh, options.output, dimensions, {spec},
+                    {{"history", std::string("refined by tessera predict")}});
   std::optional<Overview> picture;
   if (dims == 2) picture.emplace(fine_grid);
   const NoGrad no_grad;
