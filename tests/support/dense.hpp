@@ -42,7 +42,7 @@ double dot(const DenseArray& a, const DenseArray& b);
 DenseArray rounded_to(const DenseArray& a, DType dtype);
 
 /// This rank's part of `a` under `layout`. Where the layout is Partial the pieces are random
-/// numbers that combine to `a`.
+/// numbers that combine to `a` (a sum in bf16: one is the value).
 Tensor to_tensor(const DenseArray& a, const Layout& layout, DType dtype = DType::kFloat64);
 /// The whole value on this process' own mesh, Mesh::self().
 Tensor to_self(const DenseArray& a, DType dtype = DType::kFloat64);

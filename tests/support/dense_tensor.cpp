@@ -56,6 +56,8 @@ Tensor to_tensor(const DenseArray& a, const Layout& layout, DType dtype) {
       [&](const Index& i) {
         const auto element = static_cast<std::int64_t>(a.offset(i));
         if (op == ReduceOp::kSum) {
+          // Pieces rounded to bf16 would not add up to the value.
+          if (dtype == DType::kBFloat16) return element % count == place ? a[i] : 0.0;
           if (place != 0) return noise(element, place);
           double rest = a[i];
           for (std::int64_t p = 1; p < count; ++p) rest -= noise(element, p);
