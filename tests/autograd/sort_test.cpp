@@ -7,7 +7,12 @@
 #include <numeric>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/index.hpp>
+#include <tessera/autograd/ops/logical.hpp>
+#include <tessera/autograd/ops/roll.hpp>
+#include <tessera/autograd/ops/scan.hpp>
 #include <tessera/autograd/ops/sort.hpp>
+#include <tessera/core/dry_run.hpp>
 
 #include "support/op_table.hpp"
 
@@ -197,6 +202,21 @@ TEST_CASE("long lines; the first of equal ones gets the gradient") {
   DenseArray first({20000});
   first(0) = 1.0;
   report(compare("gradient", grad({max_along(same, 0).values}, {same})[0], first, 0.0));
+}
+
+TEST_CASE("a plan needs no data, where these decide nothing") {
+  if (process().count > 1) return;  // one process takes the place of three
+  const DryRun dry(3);
+  const Mesh mesh = dry.mesh({{"a", 3}}, 1);
+  const Placement rows = Placement(mesh).shard(0, {"a"});
+  const Tensor x = Tensor::zeros(rows.resolve({900000000, 4}));
+  REQUIRE(cumsum(x, 0).layout() == x.layout());
+  REQUIRE(flip(roll(x, {1}, {0}), {0}).layout() == x.layout());
+  REQUIRE(max_along(x, 0).values.shape() == Shape{4});
+  REQUIRE(topk(x, 5, 0).indices.shape() == Shape{5, 4});
+  REQUIRE(sort(x, 0).values.layout() == x.layout());
+  REQUIRE_THROWS_AS(argsort(Tensor::zeros(rows.resolve({30})), 0), NotSupported);
+  REQUIRE_THROWS_AS(masked_select(x, less(x, 1.0)), NotSupported);
 }
 
 TEST_CASE("wrong counts and dimensions throw") {

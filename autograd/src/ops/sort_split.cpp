@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tessera/core/dry_run.hpp>
+#include <tessera/core/memory.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/order.hpp>
 #include <tessera/parallel/communicator.hpp>
@@ -12,6 +13,18 @@ namespace tessera {
 namespace {
 
 using kernels::Ranked;
+
+/// Elements on their way, in memory that counts.
+class Items {
+ public:
+  explicit Items(std::int64_t count)
+      : buffer_(
+            MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(count) * sizeof(Ranked))) {}
+  Ranked* data() const { return static_cast<Ranked*>(static_cast<void*>(buffer_->data())); }
+
+ private:
+  Ref<Buffer> buffer_;
+};
 
 std::int64_t sum_of(const std::vector<std::int64_t>& values) {
   std::int64_t total = 0;
@@ -49,7 +62,7 @@ struct Parts {
 };
 
 /// Writes the indices of `items` ([lines, count]) along `dim` of the local part of `index`.
-void write(const std::vector<Ranked>& items, const View& index, int dim) {
+void write(const Ranked* items, const View& index, int dim) {
   View lines = index;
   lines.shape.erase(dim);
   lines.strides.erase(dim);
@@ -60,7 +73,7 @@ void write(const std::vector<Ranked>& items, const View& index, int dim) {
     for (int d = 0; d < at.size(); ++d) offset += at[d] * lines.strides[d];
     std::int64_t* const to = index.as<std::int64_t>() + offset;
     for (std::int64_t i = 0; i < count; ++i)
-      to[i * index.strides[dim]] = items[static_cast<std::size_t>(line * count + i)].index;
+      to[i * index.strides[dim]] = items[line * count + i].index;
     ++line;
   });
 }
@@ -73,7 +86,7 @@ std::int64_t keys_below(const Ranked* line, std::int64_t from, std::int64_t to, 
 /// For each line and each part, how many of the `n` sorted own elements come before the boundary of
 /// that part: cuts[line * (parts + 1) + part].
 std::vector<std::int64_t> find_cuts(const Parts& parts,
-                                    const std::vector<Ranked>& sorted,
+                                    const Ranked* sorted,
                                     int bits,
                                     const Layout& layout) {
   constexpr int kDigit = 4;
@@ -93,7 +106,7 @@ std::vector<std::int64_t> find_cuts(const Parts& parts,
   std::vector<std::int64_t> mine(below.size());
   for (int shift = bits - kDigit; shift >= 0; shift -= kDigit) {
     for (std::int64_t i = 0; i < searches; ++i) {
-      const Ranked* const line = sorted.data() + i / inner * n;
+      const Ranked* const line = sorted + i / inner * n;
       const Search& s = search[static_cast<std::size_t>(i)];
       std::int64_t at = s.lo;
       for (std::int64_t v = 0; v < kValues; ++v) {
@@ -160,24 +173,24 @@ void order_split_lines(const Tensor& x, const Tensor& index, int dim, bool falli
   const std::size_t count = parts.count();
   const std::int64_t n = parts.size(parts.mine);
   const int bits = kernels::key_bits(x.dtype());
-  std::vector<Ranked> sorted(static_cast<std::size_t>(parts.lines * n));
+  const Items sorted(parts.lines * n);
   kernels::rank_lines(x.local(), dim, falling, x.local_box().lo[dim], n, sorted.data());
-  const std::vector<std::int64_t> cuts = find_cuts(parts, sorted, bits, x.layout());
+  const std::vector<std::int64_t> cuts = find_cuts(parts, sorted.data(), bits, x.layout());
 
   // How much of each line goes to each member, then the elements: line by line for each member.
   const auto lines = static_cast<std::size_t>(parts.lines);
   std::vector<std::int64_t> give(count * lines);
   std::vector<std::int64_t> get(count * lines);
-  std::vector<Ranked> sent;
-  sent.reserve(sorted.size());
+  const Items sent(parts.lines * n);
+  Ranked* next_sent = sent.data();
   std::vector<std::size_t> part_of(count);
   for (std::size_t p = 0; p < count; ++p) part_of[parts.member_of[p]] = p;
   std::vector<std::int64_t> give_counts(count, 0);
   for (std::size_t r = 0; r < count; ++r) {
     for (std::size_t line = 0; line < lines; ++line) {
       const std::int64_t* const cut = cuts.data() + line * (count + 1) + part_of[r];
-      const auto from = sorted.begin() + static_cast<std::int64_t>(line) * n;
-      sent.insert(sent.end(), from + cut[0], from + cut[1]);
+      const Ranked* const from = sorted.data() + static_cast<std::int64_t>(line) * n;
+      next_sent = std::copy(from + cut[0], from + cut[1], next_sent);
       give_counts[r] += give[r * lines + line] = cut[1] - cut[0];
     }
   }
@@ -186,7 +199,7 @@ void order_split_lines(const Tensor& x, const Tensor& index, int dim, bool falli
       .wait();
   std::vector<std::int64_t> get_counts(count, 0);
   for (std::size_t i = 0; i < get.size(); ++i) get_counts[i / lines] += get[i];
-  std::vector<Ranked> arrived(static_cast<std::size_t>(sum_of(get_counts)));
+  const Items arrived(sum_of(get_counts));
   parallel::all_to_all(parts.group, sent.data(), times(give_counts, sizeof(Ranked)), arrived.data(),
                        times(get_counts, sizeof(Ranked)), {"sort", x.layout(), {}})
       .wait();
@@ -194,18 +207,18 @@ void order_split_lines(const Tensor& x, const Tensor& index, int dim, bool falli
   // Runs in the order of parts, so that equal keys keep the order of their indices.
   std::vector<std::int64_t> next(count, 0);
   for (std::size_t r = 1; r < count; ++r) next[r] = next[r - 1] + get_counts[r - 1];
-  auto to = sorted.begin();
+  Ranked* to = sorted.data();
   for (std::size_t line = 0; line < lines; ++line) {
-    const auto begin = to;
+    Ranked* const begin = to;
     for (std::size_t p = 0; p < count; ++p) {
       const std::size_t r = parts.member_of[p];
       const std::int64_t length = get[r * lines + line];
-      to = std::copy_n(arrived.begin() + next[r], length, to);
+      to = std::copy_n(arrived.data() + next[r], length, to);
       next[r] += length;
     }
-    kernels::sort_by_key(&*begin, to - begin, bits);
+    kernels::sort_by_key(begin, to - begin, bits);
   }
-  write(sorted, index.mutable_local(), dim);
+  write(sorted.data(), index.mutable_local(), dim);
 }
 
 void top_of_split_lines(
@@ -222,27 +235,26 @@ void top_of_split_lines(
     start[r] = total;
     total += bytes[r];
   }
-  std::vector<Ranked> mine(static_cast<std::size_t>(parts.lines * given(parts.mine)));
-  std::vector<Ranked> all(static_cast<std::size_t>(total));
+  const Items mine(parts.lines * given(parts.mine));
+  const Items all(total);
   kernels::rank_lines(x.local(), dim, falling, x.local_box().lo[dim], given(parts.mine),
                       mine.data());
   parallel::all_gather(parts.group, mine.data(), all.data(), times(bytes, sizeof(Ranked)),
                        {"topk", x.layout(), {}})
       .wait();
   if (dry_run()) return;
-  std::vector<Ranked> chosen;
-  chosen.reserve(static_cast<std::size_t>(parts.lines * wanted));
+  const Items chosen(parts.lines * wanted);
   std::vector<Ranked> line;
   for (std::int64_t l = 0; l < parts.lines; ++l) {
     line.clear();
     for (std::size_t p = 0; p < parts.count(); ++p) {
-      const auto from = all.begin() + start[parts.member_of[p]] + l * given(p);
+      const Ranked* const from = all.data() + start[parts.member_of[p]] + l * given(p);
       line.insert(line.end(), from, from + given(p));
     }
     std::partial_sort(line.begin(), line.begin() + wanted, line.end());
-    chosen.insert(chosen.end(), line.begin(), line.begin() + wanted);
+    std::copy_n(line.begin(), wanted, chosen.data() + l * wanted);
   }
-  write(chosen, index.mutable_local(), dim);
+  write(chosen.data(), index.mutable_local(), dim);
 }
 
 }  // namespace tessera
