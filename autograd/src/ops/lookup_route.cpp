@@ -120,6 +120,7 @@ RowRoute lookup_route(const char* op,
     member_of[static_cast<std::size_t>(combination)] = r;
   }
 
+  require_data(op, table);
   std::vector<std::int64_t> wanted = flattened(index.local());
   const std::int64_t n = domain.product();
   const Box mine = domain_of(dims, table.local_box());

@@ -30,6 +30,7 @@ std::vector<std::int64_t> bytes_of(const std::vector<std::int64_t>& counts) {
 
 /// The route of an index into rows in their own order.
 RowRoute route_of(const char* op, const Tensor& index, const Layout& rows, AxisMask axes) {
+  require_data(op, rows);
   const Mesh& mesh = rows.mesh();
   const std::vector<std::int64_t> wanted = local_indices(index);
   const std::int64_t n = rows.shape()[0];
@@ -52,6 +53,14 @@ constexpr std::size_t kRemembered = 16;
 
 }  // namespace
 
+void require_data(const char* op, const Layout& rows) {
+  if (dry_run()) {
+    throw NotSupported(str(op, ": rows of ", rows,
+                           " by an index that is split, too, have no plan "
+                           "without data (the index decides what is sent). Measure a real step."));
+  }
+}
+
 RowRoute make_route(const char* op,
                     const parallel::Group& group,
                     const std::vector<std::int64_t>& wanted,
@@ -59,11 +68,6 @@ RowRoute make_route(const char* op,
                     bool valid,
                     const Layout& index,
                     const Layout& rows) {
-  if (dry_run()) {
-    throw NotSupported(str(op, ": rows of ", rows,
-                           " by an index that is split, too, have no plan "
-                           "without data (the index decides what is sent). Measure a real step."));
-  }
   RowRoute route;
   route.group = group;
   const std::size_t count = owned.size();

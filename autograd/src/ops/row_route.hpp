@@ -30,6 +30,9 @@ std::shared_ptr<const RowRoute> row_route(const char* op,
                                           const Layout& rows,
                                           AxisMask axes);
 
+/// Throws NotSupported in a DryRun, where an index has no values to read.
+void require_data(const char* op, const Layout& rows);
+
 /// The same for rows numbered so that member r owns [owned[r].lo, owned[r].hi): `wanted` holds the
 /// rows that this rank names, those below 0 are none (place: -1). `valid` is whether all indices of
 /// this rank are in range. Every member must call; throws ShapeError on all when one is not valid.
