@@ -20,11 +20,14 @@ struct Result {
   std::vector<DenseArray> weights;
 };
 
+/// Measured on 4 ranks, of the largest weight of each parameter: unet 6e-15, both vits 2e-15, mace
+/// 2e-14. What is left is rounding that AdamW's division by sqrt(v) makes larger: mace's worst
+/// weight has a sqrt(v) of 4e-7, a fiftieth of their median.
 void check(const Result& actual, const Result& expected) {
   for (std::size_t i = 0; i < expected.losses.size(); ++i)
     CHECK(actual.losses[i] == Approx(expected.losses[i]).epsilon(1e-10));
   for (std::size_t i = 0; i < expected.weights.size(); ++i)
-    CHECK(agreed(compare(str("weights ", i), actual.weights[i], expected.weights[i], 1e-9)) == "");
+    CHECK(agreed(compare(str("weights ", i), actual.weights[i], expected.weights[i], 1e-10)) == "");
 }
 
 /// How a training is spread: the mesh, the fields on it, the axis of tensor parallelism ("": none),
