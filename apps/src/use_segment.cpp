@@ -69,10 +69,8 @@ std::vector<std::int64_t> middle_planes(const data::Segmentation& data) {
   for (int d = 0; d < data.dims(); ++d) {
     std::int64_t plane = data.shape()[d] / 2;
     if (d == slabs.dim) {
-      const std::int64_t middle = data.box().lo[d] + plane;
-      const std::int64_t cycle = middle / slabs.every;
-      plane = cycle * slabs.every + slabs.every / 2 - data.box().lo[d];
-      plane = std::clamp<std::int64_t>(plane, 0, data.shape()[d] - 1);
+      plane = plane / slabs.every * slabs.every + slabs.every / 2;
+      plane = std::min(plane, data.shape()[d] - 1);
     }
     planes.push_back(plane);
   }
@@ -150,7 +148,6 @@ int evaluate_segment(const EvaluateOptions& options, const Trained& trained, con
     intensities = data.read_intensities(part);
   });
   const Strides strides = row_major(along.shape());
-  const std::int64_t first = data.box().lo[slabs.dim];
   const std::int64_t classes = data.classes();
   Overlap by_model(classes), by_plane(classes), in_training(classes);
   std::size_t at = 0;
@@ -161,19 +158,11 @@ int evaluate_segment(const EvaluateOptions& options, const Trained& trained, con
     if (held == Part::kTraining) in_training.add(truth[p], model[p]);
     if (held != Part::kHeldOut) return;
     by_model.add(truth[p], model[p]);
+    const std::int64_t nearest = slabs.nearest_training(plane, data.shape()[slabs.dim]);
     std::int64_t offset = 0;
-    for (int d = 0; d < data.dims(); ++d) {
-      const std::int64_t point =
-          d == slabs.dim ? slabs.nearest_training(plane + first, first + data.shape()[d]) - first
-                         : i[d] - along.lo[d];
-      // Planes that were trimmed are background.
-      if (point < 0) {
-        offset = -1;
-        break;
-      }
-      offset += point * strides[d];
-    }
-    const bool inside = intensities[p] != 0.0f && offset >= 0;
+    for (int d = 0; d < data.dims(); ++d)
+      offset += strides[d] * (d == slabs.dim ? nearest : i[d] - along.lo[d]);
+    const bool inside = intensities[p] != 0.0f && nearest >= 0;
     by_plane.add(truth[p], inside ? all[static_cast<std::size_t>(offset)] : 0);
   });
   for (Overlap* o : {&by_model, &by_plane, &in_training}) o->share(ranks);

@@ -5,7 +5,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 
-#include "support/op_test.hpp"
+#include "support/op_table.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -57,10 +57,11 @@ double dice_reference(const DenseArray& logits, const DenseArray& target) {
 OpCase loss_case(Tensor (*loss)(const Tensor&, const Tensor&),
                  double (*reference)(const DenseArray&, const DenseArray&),
                  const Shape& samples,
-                 std::int64_t classes) {
+                 std::int64_t classes,
+                 std::int64_t lowest = -1) {
   Shape logits = samples;
   logits.push_back(classes);
-  return {.inputs = {uniform(logits, -2.0, 2.0), integers(samples, -1, classes - 1)},
+  return {.inputs = {uniform(logits, -2.0, 2.0), integers(samples, lowest, classes - 1)},
           .f = [=](const auto& x) { return std::vector{loss(x[0], x[1])}; },
           .reference = [=](const auto& x) -> std::vector<DenseArray> {
             return {DenseArray({}, reference(x[0], x[1]))};
@@ -108,4 +109,9 @@ TEST_CASE("targets that do not fit are refused") {
   CHECK_THROWS_AS(segmentation_loss(logits, to_self(DenseArray({3}, 0.0), DType::kInt32)),
                   ShapeError);
   CHECK_THROWS_AS(segmentation_loss(logits, to_self(DenseArray({4}, 0.0))), DTypeError);
+}
+
+// A mean over nothing is not a number on one rank, and has no reference.
+OP_TABLE("segmentation_loss", TableOptions{.refuses = [](auto n) { return n == 0; }}) {
+  return loss_case(both_losses, both_reference, {2, n}, 5, 0);
 }

@@ -134,23 +134,15 @@ void Segmentation::look(const io::Collective& ranks) {
   mine.set(0, {grid[0] * ranks.rank / ranks.size, grid[0] * (ranks.rank + 1) / ranks.size});
   std::vector<float> values;
   ranks.together([&] { values = read_box<float>(*volume_, mine); });
-  std::vector<std::vector<std::int64_t>> seen;  // per dimension and plane: whether it is empty
-  for (const std::int64_t n : grid) seen.emplace_back(static_cast<std::size_t>(n), 0);
-  double count = 0.0, total = 0.0, squares = 0.0;
-  std::size_t at = 0;
-  const HeldOutSlabs& slabs = options_.slabs;
-  for_each_index(mine, [&](const Index& i) {
-    const double v = values[at++];
-    if (v == 0.0) return;
-    for (int d = 0; d < grid.size(); ++d)
-      seen[static_cast<std::size_t>(d)][static_cast<std::size_t>(i[d])] = 1;
-    if (slabs.dim >= 0 && slabs.dim < grid.size() && slabs.part(i[slabs.dim]) != Part::kTraining)
-      return;
-    count += 1.0;
-    total += v;
-    squares += v * v;
-  });
   if (options_.trim) {
+    std::vector<std::vector<std::int64_t>> seen;  // per dimension and plane: more than 0
+    for (const std::int64_t n : grid) seen.emplace_back(static_cast<std::size_t>(n), 0);
+    std::size_t at = 0;
+    for_each_index(mine, [&](const Index& i) {
+      if (values[at++] == 0.0f) return;
+      for (int d = 0; d < grid.size(); ++d)
+        seen[static_cast<std::size_t>(d)][static_cast<std::size_t>(i[d])] = 1;
+    });
     for (int d = 0; d < grid.size(); ++d) {
       std::vector<std::int64_t>& planes = seen[static_cast<std::size_t>(d)];
       if (ranks.size > 1) ranks.sum(planes);
@@ -166,6 +158,16 @@ void Segmentation::look(const io::Collective& ranks) {
     scale_ = *options_.scale;
     return;
   }
+  double count = 0.0, total = 0.0, squares = 0.0;
+  std::size_t at = 0;
+  const int across = options_.slabs.dim;
+  for_each_index(mine, [&](const Index& i) {
+    const double v = values[at++];
+    if (v == 0.0 || (across >= 0 && part(i[across] - box_.lo[across]) != Part::kTraining)) return;
+    count += 1.0;
+    total += v;
+    squares += v * v;
+  });
   const std::vector<double> sums = ranks.total(std::vector<double>{count, total, squares});
   if (sums[0] == 0.0)
     throw DataError(str("data: the training part of ", options_.volume, " is 0."));
@@ -210,10 +212,7 @@ Layout Segmentation::target_layout(const Layout& input) {
   return input.without_dim(input.dims() - 1);
 }
 
-Part Segmentation::part(std::int64_t plane) const {
-  const HeldOutSlabs& slabs = options_.slabs;
-  return slabs.dim < 0 ? Part::kTraining : slabs.part(plane + box_.lo[slabs.dim]);
-}
+Part Segmentation::part(std::int64_t plane) const { return options_.slabs.part(plane); }
 
 Box Segmentation::in_file(const Box& box) const {
   Box in = box;

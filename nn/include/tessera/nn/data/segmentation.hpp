@@ -24,7 +24,8 @@ struct SegmentClass {
 SegmentClass parse_segment_class(const std::string& text);
 
 /// Slabs across one dimension that training learns no labels of: `thickness` points out of each
-/// `every`, in their middle; on either side `margin` points count for neither part.
+/// `every`, in their middle; on either side `margin` points count for neither part. Points are
+/// those of Segmentation::shape(): slabs lie within the body, wherever that lies in the file.
 struct HeldOutSlabs {
   enum class Part : std::uint8_t { kTraining, kMargin, kHeldOut };
 
@@ -76,8 +77,8 @@ struct SegmentationBatch {
 /// volume in memory (all of it where samples are crops, since these are drawn anywhere; the whole
 /// length of a mirrored dimension).
 ///
-/// Points that are NaN count as 0. Dimensions are those of the file without leading ones of size 1, outermost first: z, y, x of a
-/// volume. Draws depend on the global number of a sample alone.
+/// Points that are NaN count as 0. Dimensions are those of the file without leading ones of size 1,
+/// outermost first: z, y, x of a volume. Draws depend on the global number of a sample alone.
 class Segmentation {
  public:
   /// Collective: the ranks share a first look at the intensities. Throws what io::NiftiReader
