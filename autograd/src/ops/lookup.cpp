@@ -516,10 +516,34 @@ Tensor by_weights(const Tensor& x,
               like);
 }
 
+/// `x` ([b..., o..., any]) where `to` has its points, if the two split these differently: so that
+/// their gradients agree as well.
+Tensor aligned(const Tensor& x, const Tensor& to) {
+  if (!x.defined() || x.dims() != to.dims()) return x;
+  const Layout& mine = x.layout();
+  const Layout& other = to.layout();
+  const int points = x.dims() - 1;
+  bool fits = true;
+  for (int i = 0; i < points; ++i) {
+    for (int j = 0; j < points; ++j) {
+      const AxisMask p = mine.axes_of(i);
+      const AxisMask q = other.axes_of(j);
+      fits = fits && (i == j ? p == 0 || q == 0 || p == q : (p & q) == 0);
+    }
+    if (mine.shape()[i] != other.shape()[i]) return x;  // infer says what is wrong
+  }
+  if (fits) return x;
+  std::vector<DimSplit> splits;
+  for (int d = 0; d < points; ++d) splits.push_back(other.split(d));
+  const bool free = (mine.axes_of(points) & other.split_axes()) == 0;
+  splits.push_back(free ? mine.split(points) : DimSplit{});
+  return redistribute(x, Layout::make(mine.mesh(), mine.shape(), std::move(splits)));
+}
+
 }  // namespace
 
 Tensor lookup(const Tensor& x, const Tensor& index, const Tensor& weights, int batch_dims) {
-  return by_values(x, index, weights,
+  return by_values(x, index, aligned(weights, index),
                    {{batch_dims, x.dims() - 1 - batch_dims, index.dims() - 1 - batch_dims}, 0});
 }
 
@@ -530,13 +554,13 @@ Tensor lookup_add(const Tensor& g,
                   int batch_dims) {
   const LookupArgs args{{batch_dims, like.dims() - 1 - batch_dims, index.dims() - 1 - batch_dims},
                         0};
-  return redistribute(by_table(g, index, weights, args, like.dual()), like);
+  return redistribute(by_table(g, aligned(index, g), aligned(weights, g), args, like.dual()), like);
 }
 
 Tensor lookup_max(const Tensor& g, const Tensor& index, const Layout& like, int batch_dims) {
   const LookupArgs args{{batch_dims, like.dims() - 1 - batch_dims, index.dims() - 1 - batch_dims},
                         1};
-  return redistribute(by_table(g, index, {}, args, like.dual()), like.dual());
+  return redistribute(by_table(g, aligned(index, g), {}, args, like.dual()), like.dual());
 }
 
 }  // namespace tessera
