@@ -220,7 +220,7 @@ TEST_CASE("bad files give one clear message and an exit code") {
   };
   const std::vector<Case> cases = {
       {"no such file", 2, on(at / "no.nc", x), 74, {"no.nc", "No such file"}},
-      {"a directory", 2, on(at / "directory", x), 74, {"directory"}},
+      {"a directory", 2, on(at / "directory", x), 65, {"directory", "not a Zarr store"}},
       {"not NetCDF", 2, on(at / "text.nc", x), 65, {"text.nc"}},
       {"empty file", 0, on(at / "empty.nc", x), 65, {"empty.nc"}},
       {"truncated file", 2, on(at / "half.nc", x, {"--variable", "relief"}), 65, {"half.nc"}},
