@@ -90,11 +90,14 @@ void infer_sums(const Problem& problem, std::vector<OutputMeta>& out) {
 template <bool kGradient>
 void sums_signatures(const Problem& problem, const AxisGroup&, std::vector<Signature>& legal) {
   for (int d = 0; d + 1 < problem.shape(0).size(); ++d) {
-    Signature s = {.in = {shard_role(d), shard_role(d)},
-                   .out = {kGradient ? shard_role(d) : partial_role()},
-                   .bounds = {}};
-    if (kGradient) s.in.push_back(replicate_role());
-    legal.push_back(s);
+    for (int driver = 0; driver < 2; ++driver) {
+      Signature s = {.in = {shard_role(d), shard_role(d)},
+                     .out = {kGradient ? shard_role(d) : partial_role()},
+                     .driver = driver,
+                     .bounds = {}};
+      if (kGradient) s.in.push_back(replicate_role());
+      legal.push_back(s);
+    }
   }
 }
 
