@@ -207,7 +207,8 @@ OP_TABLE("dot") {
       .reference = [](const auto& x) -> std::vector<DenseArray> {
         return {DenseArray({}, test::dot(x[0], x[1]))};
       },
-      .may_throw = [](const auto& l) { return l[0].split_axes() != 0 && l[1].split_axes() != 0; }};
+      .may_throw = [](const auto& l) { return l[0].split_axes() != 0 && l[1].split_axes() != 0; },
+      .terms = 1 /* 18 products of both signs */};
 }
 OP_TABLE("outer") {
   return {.inputs = {uniform({n}), uniform({5})},
