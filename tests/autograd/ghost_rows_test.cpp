@@ -1,12 +1,15 @@
 // ranks: 1 2 3 4
 // deep: 4
 
+#include <chrono>
 #include <set>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/ghost_rows.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/core/memory.hpp>
+#include <tessera/parallel/communicator.hpp>
+#include <thread>
 
 #include "support/op_test.hpp"
 
@@ -155,8 +158,14 @@ TEST_CASE("what is not waited for is forgotten") {
     const Tensor y = start_ghost_rows(x, plan).wait();
     REQUIRE(y.at({y.local_box().hi[0] - 1}) == i);
   }
-  // Some may still be on their way; each that is kept has 64 bytes or more.
-  REQUIRE(live_bytes() < before + 100 * 64);
+  // Each that is kept has 64 bytes or more. Those on their way from a rank that is behind arrive
+  // without a wait.
+  const auto few = [&] { return live_bytes() < before + 100 * 64; };
+  for (int i = 0; i < 3000 && !few(); ++i) {
+    parallel::poll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE(few());
 }
 
 TEST_CASE("a tape keeps the plan it needs") {
