@@ -14,8 +14,9 @@ void add_evaluate(CLI::App& program, Command& chosen) {
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--mesh", options->mesh, kMeshHelp);
   command->add_option("--tile", options->tile, kTileHelp)->check(CLI::NonNegativeNumber);
-  command->add_option("--last", options->last,
-                      "Score the last so many held-out frames of a forecast; 0: all.")
+  command
+      ->add_option("--last", options->last,
+                   "Score the last so many held-out frames of a forecast; 0: all.")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--configs", options->configs,
                       "Structures to score (extended XYZ), of a potential; default: the run's test "

@@ -18,7 +18,8 @@ void add_generate(CLI::App& program, Command& chosen) {
   for (const GenerateCase& c : generate_cases()) {
     CLI::App* const sub = command->add_subcommand(c.name, c.help);
     const auto state = std::make_shared<State>(c.name);
-    sub->add_option("--out", state->options.out, "NetCDF file to write, or a Zarr store (.zarr).")->required();
+    sub->add_option("--out", state->options.out, "NetCDF file to write, or a Zarr store (.zarr).")
+        ->required();
     sub->add_option("--mesh", state->options.mesh, kMeshHelp);
     sub->add_option("--config", state->from.config,
                     "TOML file with settings; options given here go before it.");

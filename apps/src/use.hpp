@@ -25,7 +25,8 @@ struct PredictOptions {
   std::string input;  ///< NetCDF file; empty: the file of the training
   std::string
       variable;        ///< empty: as in the training where the file is the same, else the only one
-  std::string output;  ///< NetCDF file or Zarr store; a picture of the same name with .png is written beside it
+  std::string output;  ///< NetCDF file or Zarr store; a picture of the same name with .png is
+                       ///< written beside it
   std::int64_t tile = 0;  ///< as in EvaluateOptions
   bool coarsen = false;   ///< refine the block means of the input instead of the input itself
 };

@@ -129,8 +129,7 @@ __device__ NormChannel<T> channel_of(const MomentsView& moments,
   const double mean = moments.at(n, g, 1);
   const T rounded = static_cast<T>(mean);
   return {rounded, static_cast<T>(mean - static_cast<double>(rounded)),
-          static_cast<T>(1.0 / ::sqrt(variance + eps)), gamma.at<T>(c, T(1)),
-          beta.at<T>(c, T(0))};
+          static_cast<T>(1.0 / ::sqrt(variance + eps)), gamma.at<T>(c, T(1)), beta.at<T>(c, T(0))};
 }
 
 template <class F>
@@ -163,10 +162,9 @@ void normalise(const Grid& grid,
     std::int64_t at[2];
     grid.offsets(n, r, c, at);
     const NormChannel<T> k = channel_of<T>(m, gamma, beta, eps, n, c / grid.width, c);
-    store_at<T>(
-        out, at[1],
-        norm_activation<kActivation>(
-            ((load_at<T>(in, at[0]) - k.mean) - k.low) * k.rstd * k.gamma + k.beta));
+    store_at<T>(out, at[1],
+                norm_activation<kActivation>(
+                    ((load_at<T>(in, at[0]) - k.mean) - k.low) * k.rstd * k.gamma + k.beta));
   });
 }
 

@@ -112,8 +112,8 @@ TEST_CASE("job: other op", "[.]") {
 }
 TEST_CASE("another op is named") {
   check_both_named("other op", "all_reduce sum f32 x 10", "all_reduce max f32 x 10");
-  check_noticed("other op", {"all_reduce #3", "f32, call 3 between it and process",
-                             "for mean [2, 10]"});
+  check_noticed("other op",
+                {"all_reduce #3", "f32, call 3 between it and process", "for mean [2, 10]"});
 }
 
 TEST_CASE("job: other kind", "[.]") {

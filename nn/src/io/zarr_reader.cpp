@@ -158,7 +158,8 @@ ZarrReader::ZarrReader(const std::string& path)
     throw IoError(str(path, ": cannot be opened as a directory (", std::strerror(errno),
                       "). A Zarr store is a directory."));
   if (!s.scan("", 0))
-    throw DataError(str(path, ": not a Zarr store (no zarr.json, .zarray or .zgroup). Give the path of a "
+    throw DataError(str(path,
+                        ": not a Zarr store (no zarr.json, .zarray or .zgroup). Give the path of a "
                         "file or of a store."));
   for (auto& [name, array] : s.arrays) {
     Storage storage;
