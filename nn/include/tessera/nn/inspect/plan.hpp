@@ -108,8 +108,8 @@ RankPlan plan_rank(const std::vector<MeshAxis>& axes,
                    const MakeWorkload& make,
                    const PlanOptions& options = {});
 
-/// What a real step of a workload counted on this rank, beside plan_rank(): runs steps 0 and 1 and
-/// measures the second.
+/// What a real step of a workload counted on this rank, beside plan_rank(): runs a first step, then
+/// measures a few; messages of the last, and the least memory of all.
 RankPlan measure_rank(const Mesh& mesh, Workload& workload);
 
 }  // namespace tessera::nn
