@@ -135,6 +135,9 @@ TEST_CASE("axes of one rank neither split nor sum") {
   CHECK(plain.with_partial(1) == plain);
   CHECK(Layout::make(mesh, {4}, {{{0, 1}, {}}}) == Layout::make(mesh, {4}, {{{1}, {}}}));
   CHECK(plain.is_replicated());
+  // Where nothing is pending, how it would combine makes no difference.
+  const Mesh two = grid({{"a", 2}});
+  CHECK(Layout::make(two, {4}, {}, 0, ReduceOp::kMax) == Layout::replicated(two, {4}));
 }
 
 TEST_CASE("derived layouts") {
@@ -146,6 +149,12 @@ TEST_CASE("derived layouts") {
   CHECK(x.dual().with_partial(2) == x);
   CHECK(x.without_dim(0) == Layout::make(mesh, {6, 3}, {{{0}, {0, 5, 6}}}, 2));
   CHECK(x.without_dim(0).with_inserted_dim(0, 4) == x);
+  for (int d = 0; d <= x.dims(); ++d) {
+    const Layout wider = x.with_inserted_dim(d, 5);
+    CHECK(wider.shape()[d] == 5);
+    for (int e = 0; e < wider.dims(); ++e)
+      CHECK(wider.axes_of(e) == (e == d ? 0u : x.axes_of(e < d ? e : e - 1)));
+  }
   CHECK(x.with_dim(1, 8, {{0}, {0, 1, 8}}) ==
         Layout::make(mesh, {4, 8, 3}, {{}, {{0}, {0, 1, 8}}}, 2));
   CHECK(x.with_dim(1, 6, {}) == Layout::make(mesh, {4, 6, 3}, {}, 2));
