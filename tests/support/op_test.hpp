@@ -124,8 +124,17 @@ std::string check_layouts(const OpCase& c, const std::vector<Layout>& layouts);
 
 /// The meshes of all processes that cases run on: 4 and 2x2 for 4, 8, 2x4 and 2x2x2 for 8, ...
 std::vector<Mesh> test_meshes();
-/// A layout of `shape` that splits dimension dims[a] over axis a (-1: replicates, -2: is a pending
-/// sum). Boundaries: balanced for variant 0, random (often with empty parts) otherwise.
+/// What an axis does to a tensor, beside splitting a dimension of it.
+inline constexpr int kAxisReplicates = -1;
+inline constexpr int kAxisPending = -2;
+/// A layout of `shape` that splits dimension dims[a] over axis a (or one of the two above), at the
+/// boundaries that `bounds` gives for a dimension and the axes that split it, outermost first.
+using DrawBounds = std::function<Bounds(int dim, const std::vector<int>& axes, int parts)>;
+Layout layout_of(const Mesh& mesh,
+                 const Shape& shape,
+                 const std::vector<int>& dims,
+                 const DrawBounds& bounds);
+/// The same. Boundaries: balanced for variant 0, random (often with empty parts) otherwise.
 Layout draw_layout(
     const Mesh& mesh, const Shape& shape, const std::vector<int>& dims, int variant, Rng& rng);
 /// Any layout without pending sums.

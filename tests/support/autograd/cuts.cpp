@@ -8,9 +8,6 @@ namespace tessera::test {
 
 namespace {
 
-constexpr int kReplicate = -1;
-constexpr int kPartial = -2;
-
 /// <f(x), c> against <x, f'(c)>.
 std::string check_adjoint(const OpCase& c, const OneRank& one, const std::vector<Layout>& layouts) {
   std::string failure;
@@ -47,7 +44,7 @@ std::string check_adjoint(const OpCase& c, const OneRank& one, const std::vector
   return agreed(failure);
 }
 
-/// For each input, what each mesh axis does: a dimension, kReplicate or kPartial.
+/// For each input, what each mesh axis does: a dimension, kAxisReplicates or kAxisPending.
 using Cut = std::vector<std::vector<int>>;
 
 /// Every choice that one axis may take for one input, replication left out.
@@ -57,13 +54,13 @@ std::vector<int> roles_of(const InputSpec& spec) {
   for (int d = 0; d < spec.shape.size(); ++d) {
     if (spec.cuts(d)) roles.push_back(d);
   }
-  if (spec.partial && spec.floating()) roles.push_back(kPartial);
+  if (spec.partial && spec.floating()) roles.push_back(kAxisPending);
   return roles;
 }
 
 std::vector<Cut> cuts_of(const OpCase& c, const Mesh& mesh, Rng& rng) {
   const auto axes = static_cast<std::size_t>(mesh.axis_count());
-  const Cut whole(c.inputs.size(), std::vector<int>(axes, kReplicate));
+  const Cut whole(c.inputs.size(), std::vector<int>(axes, kAxisReplicates));
   std::vector<Cut> cuts;
   if (axes == 0) return {whole};
   if (axes == 1 && c.all_cuts) {

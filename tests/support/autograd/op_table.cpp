@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <numeric>
 #include <tessera/core/error.hpp>
 
 #include "support/autograd/cut.hpp"
@@ -53,9 +52,6 @@ std::vector<std::vector<int>> growing(const std::function<OpCase(std::int64_t)>&
   return dims;
 }
 
-constexpr int kReplicate = -1;
-constexpr int kPartial = -2;
-
 /// What each axis does to each input.
 using Roles = std::vector<std::vector<int>>;
 
@@ -80,7 +76,7 @@ Roles roles_of(const OpCase& c,
                Lie lie,
                std::size_t axes,
                Rng& rng) {
-  Roles roles(c.inputs.size(), std::vector<int>(axes, kReplicate));
+  Roles roles(c.inputs.size(), std::vector<int>(axes, kAxisReplicates));
   std::vector<std::size_t> there;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     if (!c.inputs[i].absent) there.push_back(i);
@@ -103,13 +99,13 @@ Roles roles_of(const OpCase& c,
       break;
     case Lie::kPending:
       for (const std::size_t i : there) {
-        if (c.inputs[i].floating()) roles[i].assign(axes, kPartial);
+        if (c.inputs[i].floating()) roles[i].assign(axes, kAxisPending);
       }
       break;
     case Lie::kMixed:
       for (const std::size_t i : there) {
         std::vector<int> any = dims_that(c.inputs[i], {}, false);
-        any.push_back(kReplicate);
+        any.push_back(kAxisReplicates);
         for (int& role : roles[i]) role = rng.choice(any);
       }
       break;
@@ -117,48 +113,30 @@ Roles roles_of(const OpCase& c,
   return roles;
 }
 
-/// The same parts for every dimension of one size that the same axes split.
+/// Layouts of all inputs: the same parts for every dimension of one size that the same axes split.
 std::vector<Layout> draw(const OpCase& c, const Mesh& mesh, const Roles& roles, Lie lie, Rng& rng) {
   const std::uint64_t seed = rng.bits();
   std::vector<Layout> layouts;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-    if (c.inputs[i].absent) {
-      layouts.emplace_back();
-      continue;
-    }
     const Shape& shape = c.inputs[i].shape;
-    std::vector<DimSplit> splits(static_cast<std::size_t>(shape.size()));
-    AxisMask partial = 0;
-    for (std::size_t axis = 0; axis < roles[i].size(); ++axis) {
-      const int role = roles[i][axis];
-      if (role == kPartial) partial |= AxisMask{1} << axis;
-      if (role >= 0) splits[static_cast<std::size_t>(role)].axes.push_back(static_cast<int>(axis));
-    }
-    for (int d = 0; d < shape.size(); ++d) {
-      DimSplit& split = splits[static_cast<std::size_t>(d)];
-      if (split.axes.empty()) continue;
+    const auto bounds = [&](int d, const std::vector<int>& axes, int parts) {
       std::uint64_t key = seed ^ static_cast<std::uint64_t>(shape[d]) * 0x9e3779b97f4a7c15u;
-      int parts = 1;
-      for (const int axis : split.axes) {
-        parts *= mesh.axis_size(axis);
-        key = key * 31 + static_cast<std::uint64_t>(axis) + 1;
-      }
+      for (const int axis : axes) key = key * 31 + static_cast<std::uint64_t>(axis) + 1;
       if (lie == Lie::kMixed) key += i;
       Rng cuts(key);
-      if (lie == Lie::kBalanced || (lie != Lie::kUneven && lie != Lie::kEmpty && cuts.coin())) {
-        split.bounds = balanced_bounds(shape[d], parts);
-        continue;
+      const bool uneven = lie == Lie::kUneven || lie == Lie::kEmpty;
+      if (lie == Lie::kBalanced || (!uneven && cuts.coin())) {
+        return balanced_bounds(shape[d], parts);
       }
-      const std::int64_t full = cuts.integer(1, parts);  // of kEmpty
-      split.bounds = {0};
+      const std::int64_t full = cuts.integer(1, parts);  // the part that has all, of kEmpty
+      Bounds drawn = {0, shape[d]};
       for (int p = 1; p < parts; ++p) {
-        split.bounds.push_back(lie != Lie::kEmpty ? cuts.integer(0, shape[d])
-                                                  : (p < full ? 0 : shape[d]));
+        drawn.push_back(lie != Lie::kEmpty ? cuts.integer(0, shape[d]) : p < full ? 0 : shape[d]);
       }
-      split.bounds.push_back(shape[d]);
-      std::sort(split.bounds.begin(), split.bounds.end());
-    }
-    layouts.push_back(Layout::make(mesh, shape, std::move(splits), partial));
+      std::sort(drawn.begin(), drawn.end());
+      return drawn;
+    };
+    layouts.push_back(c.inputs[i].absent ? Layout() : layout_of(mesh, shape, roles[i], bounds));
   }
   return layouts;
 }
@@ -199,76 +177,95 @@ std::string check_refusal(const OpCase& c, const std::vector<Layout>& layouts) {
   return agreed(failure);
 }
 
-}  // namespace
+/// A row that may run; numbers of kLies, kSizes, kTypes.
+struct Row {
+  Mesh mesh;
+  int lie, size, type;
+};
 
-std::string check_table(const std::string& op,
-                        const std::function<OpCase(std::int64_t n)>& make,
-                        const TableOptions& options) {
+/// Those that this run draws.
+std::vector<Row> rows_of(const TableOptions& options) {
   const bool all = std::getenv("TESSERA_TEST_DRAWS") != nullptr;
-  const std::vector<std::vector<int>> grow = growing(make);
-  std::string text;
-  int failed = 0;
   std::vector<int> types;
   for (int t = 0; t < 3; ++t) {
     if (options.types[t]) types.push_back(t);
   }
   const auto type_count = static_cast<int>(types.size());
+  std::vector<Row> rows;
   for (const Mesh& mesh : test_meshes()) {
     const int m = number_of(mesh);
-    for (int lie = 0; lie < kLieCount; ++lie) {
-      for (int size = 0; size < kSizeCount; ++size) {
-        for (int type = 0; type < type_count; ++type) {
-          // Along a row of the square (layout, size) runs the mesh, and the type with both: all
-          // pairs occur.
-          const bool drawn =
-              size == (lie + m) % kSizeCount && type == (lie + 2 * m + m / 3) % type_count;
-          const bool always = type == 0 && (size == kBelow || size == kNone);
-          if (!all && !drawn && !always) continue;
-          const std::int64_t n = elements_of(size);
-          OpCase c = make(n);
-          const int t = types[static_cast<std::size_t>(type)];
-          c.seed = static_cast<std::uint64_t>(((m * kLieCount + lie) * kSizeCount + size) * 3 + t);
-          c.tolerance = options.tolerance[t];
-          c.exact = false;
-          c.second = c.second && t == 0;
-          Rng rng(c.seed + (all ? run_seed() : 0));
-          const std::string row = str(op, '\t', kLies[lie], '\t', name_of(mesh), '\t', kSizes[size],
-                                      '\t', name(kTypes[t]), '\t');
-          std::string here;
-          std::string result;
-          const auto how = static_cast<Lie>(lie);
-          if (!options.apart && (how == Lie::kAlone || how == Lie::kOther || how == Lie::kMixed)) {
-            record(row + "not legal");
-            continue;
-          }
-          const bool refused = options.refuses && options.refuses(n);
-          const std::vector<Layout> layouts = draw(
-              c, mesh, roles_of(c, grow, how, static_cast<std::size_t>(mesh.axis_count()), rng),
-              how, rng);
-          if (refused) {
-            here = check_refusal(c, layouts);
-            result = "size refused";
-          } else {
-            OneRank one;
-            here = guarded("one rank", [&] {
-              one = one_rank(c, kTypes[t]);
-              return t == 0 ? check_value(c) : std::string();
-            });
-            here = agreed(here);
-            bool accepted = false;
-            if (here.empty()) here = check_cut(c, one, layouts, &accepted);
-            const int order = !c.first || one.first.empty() ? 0 : c.second ? 2 : 1;
-            result = accepted ? str(order) : "layout refused";
-          }
-          if (here.empty()) {
-            record(row + result);
-            continue;
-          }
-          text += str("row ", row, "\n", here);
-          if (++failed == 4) return text;
-        }
-      }
+    for (int i = 0; i < kLieCount * kSizeCount * type_count; ++i) {
+      const int lie = i / type_count / kSizeCount, size = i / type_count % kSizeCount,
+                type = i % type_count;
+      // Along a row of the square (layout, size) runs the mesh, and the type with both: all pairs
+      // occur.
+      const bool drawn =
+          size == (lie + m) % kSizeCount && type == (lie + 2 * m + m / 3) % type_count;
+      const bool always = type == 0 && (size == kBelow || size == kNone);
+      if (all || drawn || always)
+        rows.push_back({mesh, lie, size, types[static_cast<std::size_t>(type)]});
     }
+  }
+  return rows;
+}
+
+/// Runs a row; `result` is what docs/ops.md makes of it.
+std::string check_row(const Row& row,
+                      const std::function<OpCase(std::int64_t n)>& make,
+                      const std::vector<std::vector<int>>& grow,
+                      const TableOptions& options,
+                      std::string* result) {
+  const auto lie = static_cast<Lie>(row.lie);
+  *result = "not legal";
+  if (!options.apart && (lie == Lie::kAlone || lie == Lie::kOther || lie == Lie::kMixed)) return {};
+  const std::int64_t n = elements_of(row.size);
+  OpCase c = make(n);
+  c.seed = static_cast<std::uint64_t>(
+      ((number_of(row.mesh) * kLieCount + row.lie) * kSizeCount + row.size) * 3 + row.type);
+  c.tolerance = options.tolerance[row.type];
+  c.exact = false;
+  c.second = c.second && row.type == 0;
+  Rng rng(c.seed + (std::getenv("TESSERA_TEST_DRAWS") != nullptr ? run_seed() : 0));
+  const auto axes = static_cast<std::size_t>(row.mesh.axis_count());
+  const std::vector<Layout> layouts =
+      draw(c, row.mesh, roles_of(c, grow, lie, axes, rng), lie, rng);
+  *result = "size refused";
+  if (options.refuses && options.refuses(n)) return check_refusal(c, layouts);
+
+  OneRank one;
+  const std::string failure = agreed(guarded("one rank", [&] {
+    one = one_rank(c, kTypes[row.type]);
+    return row.type == 0 ? check_value(c) : std::string();
+  }));
+  if (!failure.empty()) return failure;
+  bool accepted = false;
+  const std::string text = check_cut(c, one, layouts, &accepted);
+  *result = !accepted                       ? "layout refused"
+            : !c.first || one.first.empty() ? "0"
+            : c.second                      ? "2"
+                                            : "1";
+  return text;
+}
+
+}  // namespace
+
+std::string check_table(const std::string& op,
+                        const std::function<OpCase(std::int64_t n)>& make,
+                        const TableOptions& options) {
+  const std::vector<std::vector<int>> grow = growing(make);
+  std::string text;
+  int failed = 0;
+  for (const Row& row : rows_of(options)) {
+    const std::string cells = str(op, '\t', kLies[row.lie], '\t', name_of(row.mesh), '\t',
+                                  kSizes[row.size], '\t', name(kTypes[row.type]), '\t');
+    std::string result;
+    const std::string failure = check_row(row, make, grow, options, &result);
+    if (failure.empty()) {
+      record(cells + result);
+      continue;
+    }
+    text += str("row ", cells, "\n", failure);
+    if (++failed == 4) return text;
   }
   return text;
 }

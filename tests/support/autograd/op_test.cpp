@@ -40,14 +40,16 @@ std::vector<Mesh> test_meshes() {
   return meshes;
 }
 
-Layout draw_layout(
-    const Mesh& mesh, const Shape& shape, const std::vector<int>& dims, int variant, Rng& rng) {
+Layout layout_of(const Mesh& mesh,
+                 const Shape& shape,
+                 const std::vector<int>& dims,
+                 const DrawBounds& bounds) {
   std::vector<DimSplit> splits(static_cast<std::size_t>(shape.size()));
   AxisMask partial = 0;
   for (std::size_t axis = 0; axis < dims.size(); ++axis) {
-    if (dims[axis] == -2) {
+    if (dims[axis] == kAxisPending) {
       partial |= AxisMask{1} << axis;
-    } else if (dims[axis] != -1) {
+    } else if (dims[axis] != kAxisReplicates) {
       splits[static_cast<std::size_t>(dims[axis])].axes.push_back(static_cast<int>(axis));
     }
   }
@@ -56,15 +58,20 @@ Layout draw_layout(
     if (split.axes.empty()) continue;
     int parts = 1;
     for (const int axis : split.axes) parts *= mesh.axis_size(axis);
-    if (variant == 0) {
-      split.bounds = balanced_bounds(shape[d], parts);
-      continue;
-    }
-    split.bounds = {0, shape[d]};
-    for (int p = 1; p < parts; ++p) split.bounds.push_back(rng.integer(0, shape[d]));
-    std::sort(split.bounds.begin(), split.bounds.end());
+    split.bounds = bounds(d, split.axes, parts);
   }
   return Layout::make(mesh, shape, std::move(splits), partial);
+}
+
+Layout draw_layout(
+    const Mesh& mesh, const Shape& shape, const std::vector<int>& dims, int variant, Rng& rng) {
+  return layout_of(mesh, shape, dims, [&](int d, const std::vector<int>&, int parts) {
+    if (variant == 0) return balanced_bounds(shape[d], parts);
+    Bounds bounds = {0, shape[d]};
+    for (int p = 1; p < parts; ++p) bounds.push_back(rng.integer(0, shape[d]));
+    std::sort(bounds.begin(), bounds.end());
+    return bounds;
+  });
 }
 
 Layout draw_layout(const Mesh& mesh, const Shape& shape, Rng& rng) {
