@@ -26,7 +26,9 @@ __global__ void square_sum(Memory x, std::int64_t total, double* partial) {
 }  // namespace
 
 void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients& c) {
-  run("adamw", segments, [&]<class T>(T, const OptimSegment& s) { return adamw_step_of<T>(s, c); });
+  const Moments<double> moments = moments_of(c);
+  run("adamw", segments,
+      [&]<class T>(T, const OptimSegment& s) { return adamw_step_of<T>(s, moments, c.coupled); });
 }
 
 void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov) {

@@ -24,8 +24,10 @@ void lion_step(std::span<const OptimSegment> segments, double beta1, double beta
 }
 
 void lamb_direction(std::span<const OptimSegment> segments, const AdamWCoefficients& c) {
-  run("lamb", segments,
-      [&]<class T>(T, const OptimSegment& s) { return lamb_direction_of<T>(s, c); });
+  const Moments<double> moments = moments_of(c);
+  run("lamb", segments, [&]<class T>(T, const OptimSegment& s) {
+    return LambDirection<T>{static_cast<Moments<T>>(moments), static_cast<T>(s.weight_decay)};
+  });
 }
 
 }  // namespace tessera::kernels::cuda

@@ -17,7 +17,9 @@ void adamw_step(std::span<const OptimSegment> segments, const AdamWCoefficients&
   if (dry_run()) return;
   check("adamw", segments, 2);
   if (any_on_cuda(segments)) return cuda::adamw_step(segments, c);
-  run(segments, [&]<class T>(T, const OptimSegment& s) { return adamw_step_of<T>(s, c); });
+  const Moments<double> moments = moments_of(c);
+  run(segments,
+      [&]<class T>(T, const OptimSegment& s) { return adamw_step_of<T>(s, moments, c.coupled); });
 }
 
 void sgd_step(std::span<const OptimSegment> segments, double momentum, bool nesterov) {

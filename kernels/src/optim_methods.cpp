@@ -41,7 +41,10 @@ void lamb_direction(std::span<const OptimSegment> segments, const AdamWCoefficie
   if (dry_run()) return;
   check("lamb", segments, 3);
   if (any_on_cuda(segments)) return cuda::lamb_direction(segments, c);
-  run(segments, [&]<class T>(T, const OptimSegment& s) { return lamb_direction_of<T>(s, c); });
+  const Moments<double> moments = moments_of(c);
+  run(segments, [&]<class T>(T, const OptimSegment& s) {
+    return LambDirection<T>{static_cast<Moments<T>>(moments), static_cast<T>(s.weight_decay)};
+  });
 }
 
 }  // namespace tessera::kernels

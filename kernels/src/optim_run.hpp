@@ -33,9 +33,11 @@ inline void check(const char* op, std::span<const OptimSegment> segments, int st
 /// step(p, g, first, second, third) over one range of a segment; absent states read as 0.
 template <class T, class Step>
 void run_range(const OptimSegment& s, const Step& step, std::int64_t b, std::int64_t e) {
-  alignas(64) T value[5][kBlock] = {};
+  alignas(64) T value[5][kBlock];
   const View* const views[] = {&s.parameter, &s.gradient, &s.first, &s.second, &s.third};
   const auto bytes = static_cast<std::int64_t>(size_of(s.parameter.dtype));
+  for (int k = 0; k < 5; ++k)
+    if (views[k]->data == nullptr) std::fill_n(value[k], std::min(kBlock, e - b), T(0));
   for (; b < e; b += kBlock) {
     const std::int64_t n = std::min(kBlock, e - b);
     for (int k = 0; k < 5; ++k)

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cmath>
 #include <tessera/kernels/optim_methods.hpp>
 
+#include "functors/optim.hpp"
 #include "math.hpp"
 
 namespace tessera::kernels {
@@ -66,26 +66,15 @@ LionStep<T> lion_step_of(const OptimSegment& s, double beta1, double beta2) {
 
 template <class T>
 struct LambDirection {
-  T beta1, beta2, eps, inverse_c1, inverse_c2;
+  Moments<T> moments;
   T weight_decay;
 
   TESSERA_HD void operator()(T& p, T g, T& m, T& v, T& direction) const {
-    m = beta1 * m + (T(1) - beta1) * g;
-    v = beta2 * v + (T(1) - beta2) * g * g;
-    direction =
-        (m * inverse_c1) / (tessera::kernels::m::sqrt(v * inverse_c2) + eps) + weight_decay * p;
+    moments.take(g, m, v);
+    direction = (m * moments.inverse_c1) /
+                    (tessera::kernels::m::sqrt(v * moments.inverse_c2) + moments.eps) +
+                weight_decay * p;
   }
 };
-
-template <class T>
-LambDirection<T> lamb_direction_of(const OptimSegment& s, const AdamWCoefficients& c) {
-  const auto steps = static_cast<double>(c.step);
-  return {static_cast<T>(c.beta1),
-          static_cast<T>(c.beta2),
-          static_cast<T>(c.eps),
-          static_cast<T>(1.0 / (1.0 - std::pow(c.beta1, steps))),
-          static_cast<T>(1.0 / (1.0 - std::pow(c.beta2, steps))),
-          static_cast<T>(s.weight_decay)};
-}
 
 }  // namespace tessera::kernels
