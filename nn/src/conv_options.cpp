@@ -48,6 +48,9 @@ ConvLayerOptions complete_options(const char* layer, ConvLayerOptions o, bool sa
   }
   if (o.output_padding.empty()) o.output_padding = {0};
   o.output_padding = per_dim(layer, "output_padding", o.output_padding, o.dims);
+  if (same_padding && !(o.output_padding == Dims::filled(o.dims, 0))) {
+    throw UsageError(str(layer, ": output_padding is for ConvTranspose. Leave it out."));
+  }
   o.edges = edges_per_dim(layer, std::move(o.edges), o.dims);
   return o;
 }
@@ -66,6 +69,16 @@ Shape conv_weight_shape(std::int64_t first, const Dims& kernel, std::int64_t las
   for (const std::int64_t k : kernel) shape.push_back(k);
   shape.push_back(last);
   return shape;
+}
+
+std::pair<Parameter, Parameter> conv_parameters(const ConvLayerOptions& o,
+                                                const Shape& shape,
+                                                const Mesh& mesh,
+                                                DType dtype) {
+  const Init fallback = init::torch_default(shape);
+  Parameter bias;
+  if (o.bias) bias = Parameter({o.out}, o.bias_init.or_else(fallback), mesh, dtype);
+  return {Parameter(shape, o.weight_init.or_else(fallback), mesh, dtype), bias};
 }
 
 std::string describe_conv(const char* layer,

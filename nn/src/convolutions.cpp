@@ -2,6 +2,7 @@
 #include <tessera/autograd/ops/elementwise.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/convolutions.hpp>
+#include <tuple>
 
 #include "conv_options.hpp"
 
@@ -71,10 +72,8 @@ Tensor SeparableConv::forward(const Tensor& x) const { return pointwise(depthwis
 
 PartialConv::PartialConv(const ConvLayerOptions& options, const Mesh& mesh, DType dtype) {
   const ConvLayerOptions o = complete_options("PartialConv", options, true);
-  const Shape shape = conv_weight_shape(o.out, o.kernel, o.in / o.groups);
-  const Init fallback = init::torch_default(shape);
-  weight = Parameter(shape, o.weight_init.or_else(fallback), mesh, dtype);
-  if (o.bias) bias = Parameter({o.out}, o.bias_init.or_else(fallback), mesh, dtype);
+  std::tie(weight, bias) =
+      conv_parameters(o, conv_weight_shape(o.out, o.kernel, o.in / o.groups), mesh, dtype);
   options_ = op_options(o);
 }
 

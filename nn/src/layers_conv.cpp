@@ -1,4 +1,5 @@
 #include <tessera/nn/layers.hpp>
+#include <tuple>
 
 #include "conv_options.hpp"
 
@@ -6,13 +7,8 @@ namespace tessera::nn {
 
 Conv::Conv(const ConvLayerOptions& options, const Mesh& mesh, DType dtype) {
   const ConvLayerOptions o = complete_options("Conv", options, true);
-  if (!(o.output_padding == Dims::filled(o.dims, 0))) {
-    throw UsageError("Conv: output_padding is for ConvTranspose. Leave it out.");
-  }
-  const Shape shape = conv_weight_shape(o.out, o.kernel, o.in / o.groups);
-  const Init fallback = init::torch_default(shape);
-  weight = Parameter(shape, o.weight_init.or_else(fallback), mesh, dtype);
-  if (o.bias) bias = Parameter({o.out}, o.bias_init.or_else(fallback), mesh, dtype);
+  std::tie(weight, bias) =
+      conv_parameters(o, conv_weight_shape(o.out, o.kernel, o.in / o.groups), mesh, dtype);
   options_ = op_options(o);
 }
 
@@ -35,10 +31,8 @@ std::string Conv::describe() const {
 
 ConvTranspose::ConvTranspose(const ConvLayerOptions& options, const Mesh& mesh, DType dtype) {
   const ConvLayerOptions o = complete_options("ConvTranspose", options, false);
-  const Shape shape = conv_weight_shape(o.in, o.kernel, o.out / o.groups);
-  const Init fallback = init::torch_default(shape);
-  weight = Parameter(shape, o.weight_init.or_else(fallback), mesh, dtype);
-  if (o.bias) bias = Parameter({o.out}, o.bias_init.or_else(fallback), mesh, dtype);
+  std::tie(weight, bias) =
+      conv_parameters(o, conv_weight_shape(o.in, o.kernel, o.out / o.groups), mesh, dtype);
   options_ = {.stride = o.stride,
               .pad_lo = o.pad_lo,
               .pad_hi = o.pad_hi,

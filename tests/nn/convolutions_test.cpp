@@ -192,6 +192,9 @@ TEST_CASE("partial convolutions read no holes and grow the mask") {
     }
   }
   CHECK_THROWS_AS(layer(to_self(clean), to_self(DenseArray({2, 7, 5, 1}))), ShapeError);
+  const nn::ConvLayerOptions transposed = {.in = 2, .out = 3, .output_padding = {1}};
+  CHECK_THROWS_AS(nn::PartialConv(transposed, mesh), UsageError);
+  CHECK_THROWS_AS(nn::WeightNormConv(transposed, mesh), UsageError);
 }
 
 TEST_CASE("weight normalisation separates length and direction") {
