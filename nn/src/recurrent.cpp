@@ -9,28 +9,6 @@
 namespace tessera::nn {
 namespace {
 
-void make_parameters(const char* cell,
-                     const RecurrentOptions& o,
-                     std::int64_t gates,
-                     const Mesh& mesh,
-                     DType dtype,
-                     Parameter& weight_ih,
-                     Parameter& weight_hh,
-                     Parameter& bias_ih,
-                     Parameter& bias_hh) {
-  if (o.in <= 0 || o.hidden <= 0) {
-    throw UsageError(str(cell, ": ", o.in, " inputs and ", o.hidden,
-                         " hidden numbers must be positive. Set .in and .hidden."));
-  }
-  const double bound = 1.0 / std::sqrt(static_cast<double>(o.hidden));
-  const Init first = init::uniform(-bound, bound);
-  weight_ih = Parameter({gates * o.hidden, o.in}, first, mesh, dtype);
-  weight_hh = Parameter({gates * o.hidden, o.hidden}, first, mesh, dtype);
-  if (!o.bias) return;
-  bias_ih = Parameter({gates * o.hidden}, first, mesh, dtype);
-  bias_hh = Parameter({gates * o.hidden}, first, mesh, dtype);
-}
-
 /// `state`, or zero in the layout of x.
 Tensor or_zero(const Tensor& state, const Tensor& x, std::int64_t hidden) {
   if (state.defined()) return state;
@@ -52,16 +30,35 @@ RecurrentState lstm_step(const Tensor& gates, const Tensor& cell) {
 
 }  // namespace
 
-LstmCell::LstmCell(const RecurrentOptions& options, const Mesh& mesh, DType dtype) {
-  make_parameters("LstmCell", options, 4, mesh, dtype, weight_ih, weight_hh, bias_ih, bias_hh);
+GatedCell::GatedCell(
+    const char* name, std::int64_t gates, const RecurrentOptions& o, const Mesh& mesh, DType dtype)
+    : name_(name) {
+  if (o.in <= 0 || o.hidden <= 0) {
+    throw UsageError(str(name, ": ", o.in, " inputs and ", o.hidden,
+                         " hidden numbers must be positive. Set .in and .hidden."));
+  }
+  const double bound = 1.0 / std::sqrt(static_cast<double>(o.hidden));
+  const Init first = init::uniform(-bound, bound);
+  weight_ih = Parameter({gates * o.hidden, o.in}, first, mesh, dtype);
+  weight_hh = Parameter({gates * o.hidden, o.hidden}, first, mesh, dtype);
+  if (!o.bias) return;
+  bias_ih = Parameter({gates * o.hidden}, first, mesh, dtype);
+  bias_hh = Parameter({gates * o.hidden}, first, mesh, dtype);
 }
 
-void LstmCell::fields(Fields& f) {
+void GatedCell::fields(Fields& f) {
   f("weight_ih", weight_ih);
   f("weight_hh", weight_hh);
   f("bias_ih", bias_ih);
   f("bias_hh", bias_hh);
 }
+
+std::string GatedCell::describe() const {
+  return fmt::format("{} {} -> {}", name_, weight_ih.shape()[1], weight_hh.shape()[1]);
+}
+
+LstmCell::LstmCell(const RecurrentOptions& options, const Mesh& mesh, DType dtype)
+    : GatedCell("LstmCell", 4, options, mesh, dtype) {}
 
 RecurrentState LstmCell::operator()(const Tensor& input, const RecurrentState& state) const {
   const LayerScope scope(scope_name());
@@ -72,20 +69,8 @@ RecurrentState LstmCell::operator()(const Tensor& input, const RecurrentState& s
   return lstm_step(linear(x, weight_ih(), bias_ih()) + linear(h, weight_hh(), bias_hh()), c);
 }
 
-std::string LstmCell::describe() const {
-  return fmt::format("LstmCell {} -> {}", weight_ih.shape()[1], weight_hh.shape()[1]);
-}
-
-GruCell::GruCell(const RecurrentOptions& options, const Mesh& mesh, DType dtype) {
-  make_parameters("GruCell", options, 3, mesh, dtype, weight_ih, weight_hh, bias_ih, bias_hh);
-}
-
-void GruCell::fields(Fields& f) {
-  f("weight_ih", weight_ih);
-  f("weight_hh", weight_hh);
-  f("bias_ih", bias_ih);
-  f("bias_hh", bias_hh);
-}
+GruCell::GruCell(const RecurrentOptions& options, const Mesh& mesh, DType dtype)
+    : GatedCell("GruCell", 3, options, mesh, dtype) {}
 
 RecurrentState GruCell::operator()(const Tensor& input, const RecurrentState& state) const {
   const LayerScope scope(scope_name());
@@ -97,10 +82,6 @@ RecurrentState GruCell::operator()(const Tensor& input, const RecurrentState& st
   const Tensor z = sigmoid(gx[1] + gh[1]);
   const Tensor n = tanh(gx[2] + r * gh[2]);
   return {n + z * (h - n), {}};
-}
-
-std::string GruCell::describe() const {
-  return fmt::format("GruCell {} -> {}", weight_ih.shape()[1], weight_hh.shape()[1]);
 }
 
 ConvLstmCell::ConvLstmCell(const ConvLstmOptions& options, const Mesh& mesh, DType dtype)

@@ -25,42 +25,51 @@ struct RecurrentOptions {
   bool bias = true;
 };
 
+/// A cell whose gates are sums of products, of x [..., in] and of h [..., hidden].
+class GatedCell : public RecurrentCell {
+ public:
+  void fields(Fields& f) override;
+  std::string describe() const override;
+
+  Parameter weight_ih;  ///< [gates hidden, in]
+  Parameter weight_hh;  ///< [gates hidden, hidden]
+  Parameter bias_ih;    ///< [gates hidden]
+  Parameter bias_hh;    ///< [gates hidden]
+
+ protected:
+  /// `name` must live as long as the program.
+  GatedCell(const char* name,
+            std::int64_t gates,
+            const RecurrentOptions& options,
+            const Mesh& mesh,
+            DType dtype);
+
+ private:
+  const char* name_;
+};
+
 /// Long short-term memory (Hochreiter & Schmidhuber 1997, with forget gate: Gers et al. 2000) of
 /// x [..., in], torch's LSTMCell: with gates in the order i, f, g, o along dimension 0 of the
 /// weights,
 /// [i | f | g | o] = weight_ih x + bias_ih + weight_hh h + bias_hh,
 /// c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c').
 /// Any leading dimension may be split. First values: uniform on +-1 / sqrt(hidden).
-class LstmCell : public RecurrentCell {
+class LstmCell : public GatedCell {
  public:
   /// Throws UsageError unless `in` and `hidden` are positive.
   LstmCell(const RecurrentOptions& options, const Mesh& mesh, DType dtype = DType::kFloat32);
-  void fields(Fields& f) override;
   RecurrentState operator()(const Tensor& x, const RecurrentState& state) const override;
-  std::string describe() const override;
-
-  Parameter weight_ih;  ///< [4 hidden, in]
-  Parameter weight_hh;  ///< [4 hidden, hidden]
-  Parameter bias_ih;    ///< [4 hidden]
-  Parameter bias_hh;    ///< [4 hidden]
 };
 
 /// Gated recurrent unit (Cho et al. 2014) of x [..., in], torch's GRUCell: with gates in the order
 /// r, z, n along dimension 0 of the weights, [r | z | n]_x = weight_ih x + bias_ih,
 /// [r | z | n]_h = weight_hh h + bias_hh, r = sigmoid(r_x + r_h), z = sigmoid(z_x + z_h),
 /// n = tanh(n_x + r n_h), h' = (1 - z) n + z h. Layouts and first values as LstmCell.
-class GruCell : public RecurrentCell {
+class GruCell : public GatedCell {
  public:
   /// Throws UsageError unless `in` and `hidden` are positive.
   GruCell(const RecurrentOptions& options, const Mesh& mesh, DType dtype = DType::kFloat32);
-  void fields(Fields& f) override;
   RecurrentState operator()(const Tensor& x, const RecurrentState& state) const override;
-  std::string describe() const override;
-
-  Parameter weight_ih;  ///< [3 hidden, in]
-  Parameter weight_hh;  ///< [3 hidden, hidden]
-  Parameter bias_ih;    ///< [3 hidden]
-  Parameter bias_hh;    ///< [3 hidden]
 };
 
 /// Options of ConvLstmCell.
