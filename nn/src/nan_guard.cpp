@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/observe.hpp>
 #include <tessera/core/dry_run.hpp>
@@ -27,12 +28,25 @@ bool is_finite(const Tensor& t) {
   return std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
 }
 
-template <std::size_t n>
-void agree(const Mesh& mesh, std::array<std::int32_t, n>& flags) {
+/// The largest of all ranks for each.
+void agree(const Mesh& mesh, std::span<std::int32_t> flags) {
   if (mesh.size() == 1) return;
-  parallel::all_reduce(parallel::Group::of(mesh, mesh.all_axes()), flags.data(), n, DType::kInt32,
-                       ReduceOp::kMax, {.op = "NaN guard"})
+  parallel::all_reduce(parallel::Group::of(mesh, mesh.all_axes()), flags.data(), std::ssize(flags),
+                       DType::kInt32, ReduceOp::kMax, {.op = "NaN guard"})
       .wait();
+}
+
+/// How many parameters there are from the first on whose tensor is not finite on this rank; 0: all
+/// are. The most of all ranks says which is the first anywhere.
+template <class TensorOf>
+std::int32_t from_first_bad(const std::vector<Parameter>& parameters, const TensorOf& tensor_of) {
+  const auto bad = [&](const Parameter& p) {
+    if (!p.here()) return false;
+    const Tensor t = tensor_of(p);
+    return t.defined() && !is_finite(t);
+  };
+  return static_cast<std::int32_t>(parameters.end() -
+                                   std::find_if(parameters.begin(), parameters.end(), bad));
 }
 
 /// Notes what each call on this rank is given and makes, but communicates nothing: stages of a
@@ -84,13 +98,8 @@ class Trace : public OpObserver {
 
 Trace::Found Trace::found() {
   // The ranks of a stage make the same calls.
-  const Mesh& stage = one_.mesh();
-  if (stage.size() > 1) {
-    for (std::vector<std::int32_t>* flags : {&had_, &made_})
-      parallel::all_reduce(parallel::Group::of(stage, stage.all_axes()), flags->data(),
-                           std::ssize(*flags), DType::kInt32, ReduceOp::kMax, {.op = "NaN guard"})
-          .wait();
-  }
+  agree(one_.mesh(), had_);
+  agree(one_.mesh(), made_);
   std::vector<std::int32_t> makes(had_.size());
   for (std::size_t i = 0; i < makes.size(); ++i) makes[i] = made_[i] != 0 && had_[i] == 0 ? 1 : 0;
   Found found;
@@ -148,23 +157,14 @@ NanGuard::Finding NanGuard::look(double loss) const {
   Finding finding;
   finish_gradients();
   const auto& parameters = optimizer_.parameters();
-  const auto count = static_cast<std::int32_t>(parameters.size());
-  std::int32_t first = count;
-  for (std::int32_t i = 0; i < first; ++i) {
-    const Parameter& p = parameters[static_cast<std::size_t>(i)];
-    if (!p.here()) continue;
-    const Tensor g = gradient(p.value());
-    if (g.defined() && !is_finite(g)) first = i;
-  }
   const std::int32_t kind = std::isfinite(loss) ? Finding::kFinite
                             : std::isnan(loss)  ? Finding::kNan
                                                 : Finding::kInfinite;
-  std::array<std::int32_t, 2> flags{kind, count - first};
+  std::array<std::int32_t, 2> flags{
+      kind, from_first_bad(parameters, [](const Parameter& p) { return gradient(p.value()); })};
   agree(mesh_, flags);
   finding.loss = static_cast<Finding::Loss>(flags[0]);
-  if (flags[1] != 0) {
-    finding.gradient = parameters[static_cast<std::size_t>(count - flags[1])].path();
-  }
+  if (flags[1] != 0) finding.gradient = (parameters.end() - flags[1])->path();
   return finding;
 }
 
@@ -199,16 +199,19 @@ bool NanGuard::passes(std::int64_t step, double loss, const std::function<double
 }
 
 std::string NanGuard::cause(const std::function<double()>& again) {
-  for (const Parameter& p : optimizer_.parameters()) {
-    std::array<std::int32_t, 1> bad{!p.here() || is_finite(p.value()) ? 0 : 1};
-    agree(mesh_, bad);
-    if (bad[0] != 0) return str("the parameter ", p.path(), " holds a NaN or infinity already");
+  const auto& parameters = optimizer_.parameters();
+  std::array<std::int32_t, 1> bad{
+      from_first_bad(parameters, [](const Parameter& p) { return p.value(); })};
+  agree(mesh_, bad);
+  if (bad[0] != 0) {
+    return str("the parameter ", (parameters.end() - bad[0])->path(),
+               " holds a NaN or infinity already");
   }
   for (const auto& [path, module] : model_.named_modules()) RandomDraws::set(*module, 0);
   Trace::Found found;
   Finding finding;
   {
-    Trace trace(mesh_, optimizer_.parameters());
+    Trace trace(mesh_, parameters);
     finding = look(again());
     found = trace.found();
   }

@@ -10,6 +10,7 @@
 #include <tessera/nn/nan_guard.hpp>
 #include <tessera/nn/optim.hpp>
 
+#include "support/error_text.hpp"
 #include "support/faulty_transport.hpp"
 #include "support/op_test.hpp"
 
@@ -176,16 +177,10 @@ TEST_CASE("the step that ends a training is named with op and layer, alike on al
     Training training({});
     CHECK(training.step(Plant::kNothing));
     const std::vector<DenseArray> before = training.kept();
-    std::string text;
-    try {
-      training.step(plant);
-    } catch (const Error& error) {
-      text = error.what();
-    }
+    const std::string text = error_text([&] { training.step(plant); });
     INFO("plant " << static_cast<int>(plant) << ": " << text);
     for (const std::string& word : words(plant)) CHECK(text.find(word) != std::string::npos);
-    std::uint64_t hash = std::hash<std::string>{}(text);
-    CHECK(from_process_0(hash) == hash);
+    CHECK(text.find("processes differ") == std::string::npos);
     CHECK(same(training.kept(), before));
     CHECK(training.step(Plant::kNothing));
   }

@@ -16,6 +16,7 @@
 #include <tessera/nn/tensor_parallel.hpp>
 #include <tessera/nn/transformer.hpp>
 
+#include "support/error_text.hpp"
 #include "support/faulty_transport.hpp"
 #include "support/op_test.hpp"
 
@@ -244,16 +245,10 @@ TEST_CASE("the step that ends a training is named with op and layer, alike on al
       Training training(way, {});
       CHECK(training.step(Plant::kNothing));
       const std::vector<double> before = training.kept();
-      std::string text;
-      try {
-        training.step(plant);
-      } catch (const Error& error) {
-        text = error.what();
-      }
+      const std::string text = error_text([&] { training.step(plant); });
       INFO(way.name << ", plant " << static_cast<int>(plant) << ": " << text);
       for (const std::string& word : words(plant)) CHECK(text.find(word) != std::string::npos);
-      const std::uint64_t hash = std::hash<std::string>{}(text);
-      CHECK(from_process_0(hash) == hash);
+      CHECK(text.find("processes differ") == std::string::npos);
       CHECK(training.kept() == before);
       CHECK(training.step(Plant::kNothing));
     }
