@@ -80,40 +80,37 @@ Tensor cross_entropy(const Tensor& logits,
 
 Tensor bce_with_logits(const Tensor& logits, const Tensor& target, const BceOptions& options) {
   check_alike("bce_with_logits", logits, target);
-  check_weight("bce_with_logits", options.weight, logits.shape());
-  check_weight("bce_with_logits", options.pos_weight, logits.shape());
   const Tensor x = widened(logits);
+  const Tensor weight = checked_weight("bce_with_logits", options.weight, x.shape(), x.dtype());
+  const Tensor pos_weight =
+      checked_weight("bce_with_logits", options.pos_weight, x.shape(), x.dtype());
   const Tensor t = cast(target, x.dtype());
   Tensor positive = t * softplus(-x);
-  if (options.pos_weight.defined()) positive = positive * cast(options.pos_weight, x.dtype());
-  const Tensor terms = positive + affine(t, -1.0, 1.0) * softplus(x);
-  return weighted_mean(terms,
-                       options.weight.defined() ? cast(options.weight, x.dtype()) : Tensor());
+  if (pos_weight.defined()) positive = positive * pos_weight;
+  return weighted_mean(positive + affine(t, -1.0, 1.0) * softplus(x), weight);
 }
 
 Tensor focal_loss(const Tensor& logits, const Tensor& target, const FocalOptions& options) {
   check_alike("focal_loss", logits, target);
-  check_weight("focal_loss", options.weight, logits.shape());
   if (!(options.gamma >= 0.0))
     throw UsageError(str("focal_loss: gamma ", options.gamma, " must not be negative."));
   const Tensor x = widened(logits);
+  const Tensor weight = checked_weight("focal_loss", options.weight, x.shape(), x.dtype());
   const Tensor t = cast(target, x.dtype());
   // z > 0 where the prediction is right: log p_t = -softplus(-z), log(1 - p_t) = -softplus(z).
   const Tensor z = x * affine(t, 2.0, -1.0);
   Tensor terms = exp(softplus(z) * -options.gamma) * softplus(-z);
   if (options.alpha >= 0.0)
     terms = terms * affine(t, 2.0 * options.alpha - 1.0, 1.0 - options.alpha);
-  return weighted_mean(terms,
-                       options.weight.defined() ? cast(options.weight, x.dtype()) : Tensor());
+  return weighted_mean(terms, weight);
 }
 
 Tensor dice_loss(const Tensor& probabilities, const Tensor& target, const DiceOptions& options) {
   const Tensor p = widened(probabilities);
   if (p.dims() < 2)
     throw ShapeError(str("dice_loss: ", p.shape(), " is not [N, domain..., C]. Reshape it."));
-  check_weight("dice_loss", options.weight, p.shape());
   Tensor t;
-  Tensor weight = options.weight.defined() ? cast(options.weight, p.dtype()) : Tensor();
+  Tensor weight = checked_weight("dice_loss", options.weight, p.shape(), p.dtype());
   if (target.dims() == p.dims()) {
     check_alike("dice_loss", probabilities, target);
     t = cast(target, p.dtype());

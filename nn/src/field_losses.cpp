@@ -3,6 +3,7 @@
 #include <tessera/autograd/ops/conv.hpp>
 #include <tessera/nn/field_losses.hpp>
 
+#include "conv_options.hpp"
 #include "loss_support.hpp"
 
 namespace tessera::nn {
@@ -18,9 +19,8 @@ struct Compared {
     check_alike(op, prediction, target);
     if (p.dims() < 2)
       throw ShapeError(str(op, ": ", p.shape(), " is not [N, domain..., C]. Reshape it."));
-    check_weight(op, w, p.shape());
-    weight = w.defined() ? cast(w, p.dtype())
-                         : Tensor::full(Layout::replicated(p.mesh(), {1}), 1.0, p.dtype());
+    weight = checked_weight(op, w, p.shape(), p.dtype());
+    if (!weight.defined()) weight = Tensor::full(Layout::replicated(p.mesh(), {1}), 1.0, p.dtype());
     for (int d = 1; d + 1 < p.dims(); ++d) domain.push_back(d);
   }
   void check_no_channels(const char* op) const {
@@ -79,8 +79,8 @@ Tensor anomaly_correlation(const Tensor& prediction,
                            const Tensor& weight) {
   const Compared f("anomaly_correlation", prediction, target, weight);
   f.check_no_channels("anomaly_correlation");
-  check_weight("anomaly_correlation", climatology, f.p.shape());
-  const Tensor mean_state = cast(climatology, f.p.dtype());
+  const Tensor mean_state =
+      checked_weight("anomaly_correlation", climatology, f.p.shape(), f.p.dtype());
   const Tensor a = f.p - mean_state;
   const Tensor b = f.t - mean_state;
   const auto total = [&](const Tensor& x) {
@@ -102,12 +102,8 @@ Tensor ssim_map(const Tensor& x, const Tensor& y, const SsimOptions& options) {
     throw UsageError(str("ssim: window ", options.window, ", sigma ", options.sigma, " and range ",
                          options.range, " must be positive."));
   }
-  const std::size_t rules = options.edges.size();
-  if (rules > 1 && rules != static_cast<std::size_t>(dims)) {
-    throw UsageError(str("ssim: ", rules, " edge rules for ", dims,
-                         " domain dimensions. Give one per dimension, or one for all."));
-  }
-  for (int d = 1; d <= dims && rules == 0; ++d) {
+  const std::vector<EdgeRule> edges = edges_per_dim("ssim", options.edges, dims);
+  for (int d = 1; d <= dims && edges.empty(); ++d) {
     if (x.size(d) < options.window) {
       throw ShapeError(str("ssim: a window of ", options.window, " does not fit the domain of ",
                            x.shape(), ". Use a smaller one, or .edges."));
@@ -135,13 +131,12 @@ Tensor ssim_map(const Tensor& x, const Tensor& y, const SsimOptions& options) {
           [&](const Index& i) { return gauss[static_cast<std::size_t>(i[d + 1])] / total; },
           t.dtype());
       ConvOptions conv_options = {.groups = width};
-      if (rules > 0) {
+      if (!edges.empty()) {
         conv_options.pad_lo = conv_options.pad_hi = Dims::filled(dims, 0);
         conv_options.pad_lo[d] = (options.window - 1) / 2;
         conv_options.pad_hi[d] = options.window - 1 - conv_options.pad_lo[d];
         conv_options.edges.assign(static_cast<std::size_t>(dims), EdgeRule::kZero);
-        conv_options.edges[static_cast<std::size_t>(d)] =
-            options.edges[rules > 1 ? static_cast<std::size_t>(d) : 0];
+        conv_options.edges[static_cast<std::size_t>(d)] = edges[static_cast<std::size_t>(d)];
       }
       t = conv(t, weight, {}, conv_options);
     }

@@ -7,6 +7,7 @@
 #include <tessera/core/dry_run.hpp>
 #include <tessera/core/scope.hpp>
 #include <tessera/kernels/elementwise.hpp>
+#include <tessera/nn/io/safetensors.hpp>
 #include <tessera/nn/lbfgs.hpp>
 
 #include "line_search.hpp"
@@ -26,13 +27,13 @@ class Products {
   double dot(const Vectors& a, const Vectors& b) const {
     double total = 0.0;
     for (std::size_t i = 0; i < a.size(); ++i)
-      if (counts(a[i].layout())) total += part(sum(exact(a[i]) * exact(b[i])));
+      if (io::is_first_replica(a[i].layout())) total += part(sum(exact(a[i]) * exact(b[i])));
     return together(total, ReduceOp::kSum);
   }
   double sum_abs(const Vectors& a) const {
     double total = 0.0;
     for (const Tensor& t : a)
-      if (counts(t.layout())) total += part(sum(abs(exact(t))));
+      if (io::is_first_replica(t.layout())) total += part(sum(abs(exact(t))));
     return together(total, ReduceOp::kSum);
   }
   double max_abs(const Vectors& a) const {

@@ -31,11 +31,17 @@ inline bool stretches(const Tensor& weight, const Shape& shape) {
   return true;
 }
 
-inline void check_weight(const char* op, const Tensor& weight, const Shape& shape) {
-  if (weight.defined() && !stretches(weight, shape)) {
+/// `weight`, which stretches to `shape`, in this type; undefined where it is.
+inline Tensor checked_weight(const char* op,
+                             const Tensor& weight,
+                             const Shape& shape,
+                             DType dtype) {
+  if (!weight.defined()) return {};
+  if (!stretches(weight, shape)) {
     throw ShapeError(str(op, ": weight ", weight.shape(), " does not stretch to ", shape,
                          ". Give it that shape, or 1 where it is the same everywhere."));
   }
+  return cast(weight, dtype);
 }
 
 /// Mean of the terms; with a weight that stretches to them, sum w terms / sum w.

@@ -4,14 +4,6 @@
 
 namespace tessera::optim {
 
-bool counts(const Layout& layout) {
-  const Mesh& mesh = layout.mesh();
-  for (int axis = 0; axis < mesh.axis_count(); ++axis)
-    if (!(layout.split_axes() >> axis & 1u) && mesh.coordinate(mesh.rank(), axis) != 0)
-      return false;
-  return true;
-}
-
 void reduce_numbers(std::span<double> numbers,
                     const std::vector<nn::Parameter>& parameters,
                     ReduceOp op) {

@@ -38,9 +38,6 @@ std::vector<kernels::OptimSegment> segments_of(const std::vector<Change>& change
   return segments;
 }
 
-/// Whether this rank counts what its part of a tensor adds: of ranks that hold the same the first.
-bool counts(const Layout& layout);
-
 /// numbers[i] of all ranks together, in a pipeline those of all stages; one reduction. Every rank
 /// of the model's mesh must call.
 void reduce_numbers(std::span<double> numbers,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/kernels/optim_methods.hpp>
+#include <tessera/nn/io/safetensors.hpp>
 #include <tessera/nn/optimizers.hpp>
 
 #include "optim_support.hpp"
@@ -88,7 +89,7 @@ void Lamb::update(const std::vector<Change>& changes) {
   // Squares of value and direction, parameter by parameter.
   std::vector<double> squares(2 * parameters().size(), 0.0);
   for (std::size_t i = 0; i < changes.size(); ++i) {
-    if (dry_run() || !counts(changes[i].value.layout())) continue;
+    if (dry_run() || !io::is_first_replica(changes[i].value.layout())) continue;
     squares[2 * changes[i].index] = kernels::sum_of_squares(std::array{segments[i].parameter});
     squares[2 * changes[i].index + 1] = kernels::sum_of_squares(std::array{segments[i].third});
   }

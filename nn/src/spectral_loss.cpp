@@ -29,8 +29,14 @@ Tensor waves(const Tensor& like, std::int64_t rows, std::int64_t n, bool sine) {
   const Tensor matrix = Tensor::empty(Layout::replicated(like.mesh(), {rows, n}), DType::kFloat64);
   if (!dry_run()) {
     double* value = matrix.mutable_local().as<double>();
-    for (std::int64_t k = 0; k < rows; ++k)
-      for (std::int64_t j = 0; j < n; ++j) *value++ = table[static_cast<std::size_t>(k * j % n)];
+    for (std::int64_t k = 0; k < rows; ++k) {
+      std::int64_t at = 0;  // k j modulo n
+      for (std::int64_t j = 0; j < n; ++j) {
+        *value++ = table[static_cast<std::size_t>(at)];
+        at += k;
+        if (at >= n) at -= n;
+      }
+    }
   }
   return cast(matrix, like.dtype());
 }
