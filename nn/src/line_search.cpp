@@ -42,9 +42,8 @@ LinePoint strong_wolfe(const std::function<LinePoint(double length)>& evaluate,
   LinePoint before = start;
   LinePoint now = evaluate(length);
   std::int64_t count = 0;
-  LinePoint low, high;
   bool bracketed = false;
-  while (count < most && !bracketed) {
+  while (count < most) {
     if (too_high(now) || (count > 1 && !(now.loss < before.loss)) ||
         (!flat(now) && now.slope >= 0)) {
       bracketed = true;
@@ -57,8 +56,8 @@ LinePoint strong_wolfe(const std::function<LinePoint(double length)>& evaluate,
     now = evaluate(next);
     ++count;
   }
-  low = bracketed ? before : start;
-  high = now;
+  LinePoint low = bracketed ? std::move(before) : start;
+  LinePoint high = std::move(now);
   if (high.loss < low.loss) std::swap(low, high);
 
   bool slow = false;  // the trial before was close to an end of the bracket

@@ -7,7 +7,6 @@
 #include <tessera/nn/io/suggest.hpp>
 #include <tessera/nn/weight_names.hpp>
 #include <tessera/nn/weight_norms.hpp>
-#include <type_traits>
 
 #include "glob.hpp"
 #include "io/posix_file.hpp"
@@ -103,14 +102,12 @@ struct Entry {
 
 /// The weight of a convolution, from its module; null for other modules.
 const char* convolution_weight(const Module* module) {
-  const auto is = [&]<class... M>(std::type_identity<M>...) {
-    return ((dynamic_cast<const M*>(module) != nullptr) || ...);
-  };
-  if (is(std::type_identity<Conv>(), std::type_identity<ConvTranspose>(),
-         std::type_identity<PartialConv>()))
+  if (dynamic_cast<const Conv*>(module) != nullptr ||
+      dynamic_cast<const ConvTranspose*>(module) != nullptr ||
+      dynamic_cast<const PartialConv*>(module) != nullptr)
     return "weight";
-  if (is(std::type_identity<WeightNormConv>())) return "weight.v";
-  if (is(std::type_identity<SpectralNormConv>())) return "weight.weight";
+  if (dynamic_cast<const WeightNormConv*>(module) != nullptr) return "weight.v";
+  if (dynamic_cast<const SpectralNormConv*>(module) != nullptr) return "weight.weight";
   return nullptr;
 }
 

@@ -1,5 +1,4 @@
 // ranks: 1 2 3 4
-#include <filesystem>
 #include <tessera/autograd/ops/linear.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
@@ -7,6 +6,7 @@
 #include <tessera/nn/shard.hpp>
 
 #include "nn/optim_support.hpp"
+#include "nn/shared_dir.hpp"
 
 namespace tessera::test {
 namespace {
@@ -46,6 +46,14 @@ double step(Chain& chain, optim::Lbfgs& lbfgs, int& evaluations) {
   });
 }
 
+/// Steps with these losses; the evaluations that they take.
+int check_losses(Chain& chain, optim::Lbfgs& lbfgs, std::span<const double> losses) {
+  int evaluations = 0;
+  for (const double expected : losses)
+    CHECK(step(chain, lbfgs, evaluations) == Approx(expected).epsilon(1e-6));
+  return evaluations;
+}
+
 DenseArray five(const std::vector<double>& values) {
   DenseArray a({5});
   a.values = values;
@@ -62,10 +70,7 @@ TEST_CASE("l-bfgs with strong Wolfe search takes the steps of torch") {
   const double losses[] = {293.3,          5.62394123333, 4.61415540294, 4.53331541565,
                            3.98713064733,  2.96316327098, 1.85272400281, 0.826544921856,
                            0.408673127822, 0.127280571615};
-  int evaluations = 0;
-  for (const double expected : losses)
-    CHECK(step(chain, lbfgs, evaluations) == Approx(expected).epsilon(1e-6));
-  CHECK(evaluations == 56);
+  CHECK(check_losses(chain, lbfgs, losses) == 56);
   CHECK(
       compare("x", chain.x.value(),
               five({0.989571789651, 0.98169186838, 0.963453902035, 0.927368479094, 0.852077783147}),
@@ -83,10 +88,7 @@ TEST_CASE("l-bfgs of fixed length takes the steps of torch") {
   const double losses[] = {293.3,         291.87533735,  290.283094065, 288.426365997,
                            285.801483929, 268.390971288, 216.735142517, 157.811667864,
                            145.090516942, 135.170046316};
-  int evaluations = 0;
-  for (const double expected : losses)
-    CHECK(step(chain, lbfgs, evaluations) == Approx(expected).epsilon(1e-6));
-  CHECK(evaluations == 40);
+  CHECK(check_losses(chain, lbfgs, losses) == 40);
   CHECK(compare(
             "x", chain.x.value(),
             five({-1.17030160056, 1.09028571396, 0.227890384195, 0.453929043787, -0.0371148434551}),
@@ -138,9 +140,8 @@ TEST_CASE("a loss that is no number beyond an edge does not stop the search") {
 }
 
 TEST_CASE("l-bfgs goes on from a checkpoint as if it had not stopped") {
-  const std::uint64_t id = from_process_0(run_seed());
-  const std::string path =
-      (std::filesystem::temp_directory_path() / str("tessera-lbfgs-", id)).string();
+  const SharedDir dir(nn::collective(line()));
+  const std::string path = dir / "checkpoint";
   const optim::LbfgsOptions options = {.iterations = 3, .history = 2};
   Chain through(line());
   optim::Lbfgs whole(through.parameters(), options);
@@ -157,8 +158,6 @@ TEST_CASE("l-bfgs goes on from a checkpoint as if it had not stopped") {
   CHECK(rest.steps() == 3);
   for (int s = 0; s < 3; ++s) step(again, rest, evaluations);
   CHECK(compare("x", again.x.value(), to_dense(through.x.value()), 0.0) == "");
-  any_process(false);
-  std::filesystem::remove(path);
 }
 
 TEST_CASE("l-bfgs says what it needs") {

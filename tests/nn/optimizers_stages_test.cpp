@@ -1,9 +1,6 @@
 // ranks: 1 2 4
 // Optimisers on models in pipeline stages and from checkpoints: as one process does it.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 #include <tessera/nn/checkpoint.hpp>
@@ -13,6 +10,7 @@
 #include <tessera/nn/optimizers.hpp>
 #include <tessera/nn/pipeline.hpp>
 
+#include "nn/shared_dir.hpp"
 #include "support/op_test.hpp"
 
 namespace tessera::test {
@@ -79,12 +77,10 @@ double take_step(optim::Optimizer& optimizer, const std::function<double()>& eva
 TEST_CASE("optimisers in stages do what one process does, also from a checkpoint") {
   const Mesh mesh = Mesh::world({{"pipe", process().count}});
   const Mesh stage = nn::Pipeline::stage_mesh(mesh);
-  const std::string file =
-      (std::filesystem::temp_directory_path() /
-       str("tessera-stages-", from_process_0(static_cast<std::uint64_t>(getpid()))))
-          .string();
+  const SharedDir dir(nn::collective(mesh));
   for (const Method& method : methods()) {
     INFO(method.name);
+    const std::string file = dir / method.name;
     const auto input = [&](int step) {
       return random_array(kShape, static_cast<std::uint64_t>(step % 2));
     };
@@ -132,9 +128,7 @@ TEST_CASE("optimisers in stages do what one process does, also from a checkpoint
               return loss.item();
             }) == Approx(expected).epsilon(1e-9));
     }
-    any_process(false);  // nobody reads any more
   }
-  if (process().rank == 0) std::filesystem::remove(file);
 }
 
 }  // namespace tessera::test

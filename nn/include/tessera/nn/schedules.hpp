@@ -47,8 +47,7 @@ class PlateauSchedule {
 };
 
 /// Learning rate by step: linear from 0 over `warmup` steps to `lr`, then half a cosine to
-/// `final_lr` at step `steps` (Loshchilov & Hutter 2017). A pure function, so resuming needs no
-/// state.
+/// `final_lr` at step `steps` (Loshchilov & Hutter 2017).
 struct CosineSchedule {
   double lr = 1e-3;
   std::int64_t steps = 1;
@@ -96,7 +95,7 @@ struct OneCycleSchedule {
 
 /// From step `from` on the rate goes in `steps` steps from what `before` gives there to `lr`, along
 /// half a cosine, and stays: the constant rate that equal averages (EmaOptions::equal) want
-/// (torch's SWALR).
+/// (torch's SWALR). Throws UsageError where `before` is empty.
 Schedule settled(Schedule before, std::int64_t from, std::int64_t steps, double lr);
 
 /// (step + 1) / warmup of what `then` gives at step 0, for the first `warmup` steps; then `then`,
