@@ -92,6 +92,68 @@ struct Numbers {
   double& curvature(std::int64_t slot) const { return at[5 + slot]; }
 };
 
+/// Steps s and changes y of the gradient of the last iterations, which stand for the inverse H of
+/// the second derivatives (Nocedal & Wright, algorithm 7.4).
+class History {
+ public:
+  /// `slot(k)`: tensors of the state; pairs begin at 2.
+  History(const Numbers& numbers,
+          std::int64_t size,
+          const Products& products,
+          std::function<Vectors(std::size_t)> slot)
+      : numbers_(numbers), size_(size), products_(products), slot_(std::move(slot)) {}
+
+  void clear() {
+    numbers_.entries() = numbers_.oldest() = 0.0;
+    numbers_.scale() = 1.0;
+  }
+  /// In place of the oldest pair when it is full; not where the curvature is lost in rounding.
+  void add(const Vectors& s, const Vectors& y) {
+    const double ys = products_.dot(y, s);
+    if (!(ys > 1e-10)) return;
+    if (entries() == size_) {
+      numbers_.oldest() = static_cast<double>(place(1));
+    } else {
+      numbers_.entries() += 1.0;
+    }
+    const std::int64_t newest = entries() - 1;
+    store(s, steps(newest));
+    store(y, turns(newest));
+    numbers_.curvature(place(newest)) = 1.0 / ys;
+    numbers_.scale() = ys / products_.dot(y, y);
+  }
+  /// -H g, in two loops.
+  Vectors direction(const Vectors& g) const {
+    std::vector<double> alpha(static_cast<std::size_t>(entries()));
+    Vectors d = scaled(g, -1.0);
+    for (std::int64_t k = entries() - 1; k >= 0; --k) {
+      double& a = alpha[static_cast<std::size_t>(k)];
+      a = products_.dot(steps(k), d) * numbers_.curvature(place(k));
+      d = sum_of(d, -a, turns(k));
+    }
+    d = scaled(d, numbers_.scale());
+    for (std::int64_t k = 0; k < entries(); ++k) {
+      const double b = products_.dot(turns(k), d) * numbers_.curvature(place(k));
+      d = sum_of(d, alpha[static_cast<std::size_t>(k)] - b, steps(k));
+    }
+    return d;
+  }
+
+ private:
+  std::int64_t entries() const { return static_cast<std::int64_t>(numbers_.entries()); }
+  /// Where the k-th pair lies, counted from the oldest.
+  std::int64_t place(std::int64_t k) const {
+    return (static_cast<std::int64_t>(numbers_.oldest()) + k) % size_;
+  }
+  Vectors steps(std::int64_t k) const { return slot_(2 + 2 * static_cast<std::size_t>(place(k))); }
+  Vectors turns(std::int64_t k) const { return slot_(3 + 2 * static_cast<std::size_t>(place(k))); }
+
+  const Numbers& numbers_;
+  std::int64_t size_;
+  const Products& products_;
+  std::function<Vectors(std::size_t)> slot_;
+};
+
 }  // namespace
 
 Lbfgs::Lbfgs(const std::vector<nn::Parameter>& parameters, const LbfgsOptions& options)
@@ -151,6 +213,7 @@ double Lbfgs::step(const Closure& closure) {
   };
   const Products products(parameters());
   const Numbers numbers{numbers_.mutable_local().as<double>()};
+  History history(numbers, options_.history, products, slot);
 
   Vectors g;
   const double first_loss = evaluate(g);
@@ -163,50 +226,12 @@ double Lbfgs::step(const Closure& closure) {
   for (std::int64_t iteration = 1;; ++iteration) {
     const bool very_first = numbers.iterations() == 0.0;
     numbers.iterations() += 1.0;
-    Vectors d;
     if (very_first) {
-      d = scaled(g, -1.0);
-      numbers.entries() = numbers.oldest() = 0.0;
-      numbers.scale() = 1.0;
+      history.clear();
     } else {
-      const Vectors y = sum_of(g, -1.0, previous);
-      const Vectors s = scaled(direction, numbers.length());
-      auto entries = static_cast<std::int64_t>(numbers.entries());
-      auto oldest = static_cast<std::int64_t>(numbers.oldest());
-      const auto place = [&](std::int64_t k) { return (oldest + k) % options_.history; };
-      const auto steps = [&](std::int64_t k) {
-        return slot(2 + 2 * static_cast<std::size_t>(place(k)));
-      };
-      const auto turns = [&](std::int64_t k) {
-        return slot(3 + 2 * static_cast<std::size_t>(place(k)));
-      };
-      if (const double ys = products.dot(y, s); ys > 1e-10) {
-        if (entries == options_.history) {
-          oldest = place(1);
-        } else {
-          ++entries;
-        }
-        store(s, steps(entries - 1));
-        store(y, turns(entries - 1));
-        numbers.curvature(place(entries - 1)) = 1.0 / ys;
-        numbers.scale() = ys / products.dot(y, y);
-        numbers.entries() = static_cast<double>(entries);
-        numbers.oldest() = static_cast<double>(oldest);
-      }
-      // The two loops: d = -H g.
-      std::vector<double> alpha(static_cast<std::size_t>(entries));
-      d = scaled(g, -1.0);
-      for (std::int64_t k = entries - 1; k >= 0; --k) {
-        double& a = alpha[static_cast<std::size_t>(k)];
-        a = products.dot(steps(k), d) * numbers.curvature(place(k));
-        d = sum_of(d, -a, turns(k));
-      }
-      d = scaled(d, numbers.scale());
-      for (std::int64_t k = 0; k < entries; ++k) {
-        const double b = products.dot(turns(k), d) * numbers.curvature(place(k));
-        d = sum_of(d, alpha[static_cast<std::size_t>(k)] - b, steps(k));
-      }
+      history.add(scaled(direction, numbers.length()), sum_of(g, -1.0, previous));
     }
+    const Vectors d = history.direction(g);
     store(d, direction);
     store(g, previous);
     const double previous_loss = loss;
