@@ -24,9 +24,7 @@ Mesh line() { return Mesh::world({{"x", process().count}}); }
 /// Values of a parameter of a model with the seed of `outcome`.
 DenseArray values(nn::Module& model, const std::string& path) {
   nn::initialize(model, 5);
-  for (const auto& [name, p] : model.named_parameters())
-    if (name == path) return to_dense(p.value());
-  throw UsageError("no parameter " + path);
+  return value_of(model, path);
 }
 
 /// Zero-padded convolution of x [N, H, W, C]: w [out, k, k, C / groups], padding `lo`.

@@ -21,6 +21,13 @@ inline std::vector<Tensor> outcome(nn::Layer& layer, const Tensor& input) {
   return all;
 }
 
+/// Values of the parameter of this path in an initialised model.
+inline DenseArray value_of(nn::Module& model, const std::string& path) {
+  for (const auto& [name, p] : model.named_parameters())
+    if (name == path) return to_dense(p.value());
+  throw UsageError("no parameter " + path);
+}
+
 /// A layer gives one answer for every cut of its input, of samples and the domain.
 template <class Make>
 std::vector<DenseArray> check_layer_cuts(const Make& make, const Shape& shape) {

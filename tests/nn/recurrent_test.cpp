@@ -10,12 +10,6 @@ namespace {
 
 double sigmoid_of(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-DenseArray value_of(nn::Module& model, const std::string& path) {
-  for (const auto& [name, p] : model.named_parameters())
-    if (name == path) return to_dense(p.value());
-  throw UsageError("no parameter " + path);
-}
-
 /// A layer over x [N, T, ...] gives one answer for every cut of anything but time.
 template <class Make>
 void check_cuts(const Make& make, const Shape& shape, const DenseArray& expected) {
@@ -202,7 +196,9 @@ TEST_CASE("bf16 in the cells, and what they refuse") {
                              DType::kFloat32);
   const DenseArray exact = to_dense(layer(x));
   nn::compute_in(layer, DType::kBFloat16);
-  CHECK(compare("bf16", layer(x), exact, 2e-2) == "");
+  const Tensor y = layer(x);
+  CHECK(y.dtype() == DType::kBFloat16);
+  CHECK(compare("bf16", y, exact, 2e-2) == "");
   CHECK_THROWS_AS(nn::LstmCell({.in = 0, .hidden = 3}, mesh), UsageError);
   CHECK_THROWS_AS(nn::ConvLstmCell({.dims = 2, .in = 2}, mesh), UsageError);
   CHECK_THROWS_AS(layer(Tensor::zeros(Layout::replicated(mesh, {2, 0, kIn}))), ShapeError);
