@@ -9,11 +9,14 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <new>
 #include <random>
 #include <string>
 #include <tessera/core/error.hpp>
 #include <vector>
+
+#include "support/op_test.hpp"
 
 // Every allocation of C++ code in this program is counted; above the limit they fail.
 namespace {
@@ -72,6 +75,17 @@ void operator delete[](void* p, std::size_t) noexcept { release(p); }
 
 namespace tessera::test {
 
+/// TESSERA_TEST_SEED, or `usual`; says which.
+inline std::uint64_t fuzz_seed(const char* parser, std::uint64_t usual) {
+  const char* const text = std::getenv("TESSERA_TEST_SEED");
+  const std::uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 0) : usual;
+  std::cout << parser << " fuzz seed " << seed << std::endl;
+  return seed;
+}
+
+/// Damaged files per parser; a million in a deep run.
+inline int fuzz_files() { return draw_count(20) >= 500 ? 1'000'000 : 10'000; }
+
 /// A file in memory: a million of them would wear out a disk.
 class MemoryFile {
  public:
@@ -119,6 +133,7 @@ class Damage {
                                                  "[4]",
                                                  "",
                                                  "4611686018427387904",
+                                                 "18446744073709551615",
                                                  "18446744073709551616"};
     return below(3) == 0 ? std::to_string(below(100)) : any(odd);
   }

@@ -20,20 +20,12 @@
 #include "fuzz_support.hpp"
 #include "io/codecs.hpp"
 #include "io_support.hpp"
-#include "support/op_test.hpp"
 #include "zip_support.hpp"
 
 namespace tessera::test {
 namespace {
 
-int file_count() { return draw_count(20) >= 500 ? 1'000'000 : 10'000; }
-
-std::uint64_t seed_of(const char* parser) {
-  const char* const text = std::getenv("TESSERA_TEST_SEED");
-  const std::uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 0) : 20'260'102;
-  std::cout << parser << " fuzz seed " << seed << std::endl;
-  return seed;
-}
+constexpr std::uint64_t kSeed = 20'260'102;
 
 /// Counts what happened to files, and checks how.
 class Outcome {
@@ -146,11 +138,11 @@ std::string npy_file(Damage& damage) {
 }  // namespace
 
 TEST_CASE("NumPy arrays") {
-  Damage damage(seed_of("npy"));
+  Damage damage(fuzz_seed("npy", kSeed));
   Outcome outcome("npy");
   const MemoryFile file;
   const std::string path = file.path();
-  for (int i = file_count(); i > 0; --i) {
+  for (int i = fuzz_files(); i > 0; --i) {
     const std::string bytes = npy_file(damage);
     file.fill(bytes);
     outcome.file(std::ssize(bytes), 64 * std::ssize(bytes) + (32 << 10),
@@ -160,7 +152,7 @@ TEST_CASE("NumPy arrays") {
 }
 
 TEST_CASE("archives of NumPy arrays") {
-  Damage damage(seed_of("npz"));
+  Damage damage(fuzz_seed("npz", kSeed));
   Outcome outcome("npz");
   const MemoryFile file;
   const std::string path = file.path();
@@ -178,7 +170,7 @@ TEST_CASE("archives of NumPy arrays") {
                                                  ".npy",
                                                  "\n.npy"};
   static const std::vector<std::int64_t> sizes = {0, 1, 40, 0xffffffff, 0x7fffffff, 0xfffffffe};
-  for (int i = file_count(); i > 0; --i) {
+  for (int i = fuzz_files(); i > 0; --i) {
     std::vector<ZipEntry> entries;
     const std::uint64_t kind = damage.below(10);
     for (std::uint64_t n = 1 + damage.below(3); n > 0; --n) {
@@ -216,7 +208,7 @@ TEST_CASE("archives of NumPy arrays") {
 }
 
 TEST_CASE("Zarr stores") {
-  Damage damage(seed_of("zarr"));
+  Damage damage(fuzz_seed("zarr", kSeed));
   Outcome outcome("zarr");
   // In memory where the system has such a directory: files of a million stores.
   const std::filesystem::path shm = "/dev/shm";
@@ -325,7 +317,7 @@ TEST_CASE("Zarr stores") {
   const auto write = [](const std::filesystem::path& path, const std::string& content) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
   };
-  for (int i = file_count(); i > 0; --i) {
+  for (int i = fuzz_files(); i > 0; --i) {
     Kind kind = damage.any(kinds);
     const std::uint64_t how = damage.below(10);
     if (how >= 1 && how <= 4) damage.numbers(kind.metadata);
@@ -344,7 +336,7 @@ TEST_CASE("Zarr stores") {
 }
 
 TEST_CASE("NIfTI volumes") {
-  Damage damage(seed_of("nifti"));
+  Damage damage(fuzz_seed("nifti", kSeed));
   Outcome outcome("nifti");
   const MemoryFile file;
   const std::string path = file.path();
@@ -358,7 +350,7 @@ TEST_CASE("NIfTI volumes") {
     return std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10) + packed + little(crc, 4) +
            little(content.size(), 4);
   };
-  for (int i = file_count(); i > 0; --i) {
+  for (int i = fuzz_files(); i > 0; --i) {
     std::string bytes = damage.any(seeds);
     const std::uint64_t how = damage.below(8);
     const bool packed = bytes[0] == '\x1f';
@@ -381,7 +373,7 @@ TEST_CASE("NIfTI volumes") {
 }
 
 TEST_CASE("extended XYZ") {
-  Damage damage(seed_of("extxyz"));
+  Damage damage(fuzz_seed("extxyz", kSeed));
   Outcome outcome("extxyz");
   const std::string frame =
       "3\nLattice=\"5 0 0 0.5 6 0 0 0 7\" Properties=species:S:1:pos:R:3:REF_forces:R:3:tag:I:1 "
@@ -414,7 +406,7 @@ TEST_CASE("extended XYZ") {
                                                  "I:4294967296",
                                                  "Properties=",
                                                  "pbc"};
-  for (int i = file_count(); i > 0; --i) {
+  for (int i = fuzz_files(); i > 0; --i) {
     std::string text = frame + (damage.below(2) == 0 ? frame : "");
     const std::uint64_t how = damage.below(8);
     if (how >= 1 && how <= 3) damage.numbers(text);

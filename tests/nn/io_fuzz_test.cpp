@@ -5,12 +5,10 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <iostream>
-#include <random>
 #include <set>
 #include <tessera/nn/io/safetensors.hpp>
 
 #include "fuzz_support.hpp"
-#include "support/op_test.hpp"
 
 namespace tessera::test {
 namespace {
@@ -40,7 +38,7 @@ struct File {
     }
     return text + "}" + tail;
   }
-  std::string bytes(std::mt19937_64& random) const {
+  std::string bytes(Damage& damage) const {
     const std::string head = header();
     std::string file = length;
     if (file.empty()) {
@@ -48,7 +46,7 @@ struct File {
       file.assign(reinterpret_cast<const char*>(&size), 8);
     }
     file += head;
-    for (std::size_t i = 0; i < data_bytes; ++i) file += static_cast<char>(random());
+    for (std::size_t i = 0; i < data_bytes; ++i) file += static_cast<char>(damage.below(256));
     return file;
   }
 
@@ -60,9 +58,9 @@ struct File {
   }
 };
 
-class Fuzzer {
+class Fuzzer : private Damage {
  public:
-  explicit Fuzzer(std::uint64_t seed) : random_(seed) {}
+  using Damage::Damage;
 
   std::string file() {
     File f = valid();
@@ -70,20 +68,14 @@ class Fuzzer {
     if (kind >= 1 && kind <= 7) {
       for (std::uint64_t n = 1 + below(3); n > 0; --n) damage(f);
     }
-    std::string bytes = f.bytes(random_);
+    std::string text = f.bytes(*this);
     if (kind >= 6) {
-      for (std::uint64_t n = 1 + below(4); n > 0; --n) damage(bytes);
+      for (std::uint64_t n = 1 + below(4); n > 0; --n) bytes(text);
     }
-    return bytes;
+    return text;
   }
 
  private:
-  std::uint64_t below(std::uint64_t n) { return random_() % n; }
-  template <class T>
-  T& any(std::vector<T>& from) {
-    return from[below(from.size())];
-  }
-
   File valid() {
     static const std::pair<const char*, std::size_t> types[] = {
         {"F32", 4}, {"F64", 8}, {"BF16", 2}, {"I32", 4}, {"I64", 8}, {"U8", 1}, {"BOOL", 1}};
@@ -107,33 +99,9 @@ class Fuzzer {
     return f;
   }
 
-  std::string number() {
-    static const char* const odd[] = {"0",
-                                      "1",
-                                      "-1",
-                                      "-0",
-                                      "4294967296",
-                                      "2147483648",
-                                      "9223372036854775807",
-                                      "9223372036854775808",
-                                      "18446744073709551615",
-                                      "18446744073709551616",
-                                      "4611686018427387904",
-                                      "1e3",
-                                      "1.0",
-                                      "1e400",
-                                      "true",
-                                      "null",
-                                      "\"4\"",
-                                      "[4]",
-                                      "{}",
-                                      "01"};
-    return below(3) == 0 ? std::to_string(below(100)) : odd[below(std::size(odd))];
-  }
-
   void damage(File& f) {
     if (f.fields.empty()) f.fields.push_back({"x", "U8", {"0"}, {"0", "0"}, ""});
-    Field& field = any(f.fields);
+    Field& field = f.fields[below(f.fields.size())];
     switch (below(14)) {
       case 0: {  // the length of the header
         static const std::uint64_t lengths[] = {~std::uint64_t{0},
@@ -150,7 +118,7 @@ class Fuzzer {
         break;
       }
       case 1:  // offsets: overlapping, beyond the end, in the wrong order
-        if (!field.offsets.empty()) any(field.offsets) = number();
+        if (!field.offsets.empty()) field.offsets[below(field.offsets.size())] = number();
         break;
       case 2:
         field.offsets = any(f.fields).offsets;
@@ -209,30 +177,6 @@ class Fuzzer {
                                      : f.data_bytes - std::min<std::size_t>(f.data_bytes, below(9));
     }
   }
-
-  void damage(std::string& bytes) {
-    if (bytes.empty()) return;
-    const std::size_t at =
-        below(below(2) == 0 ? bytes.size() : std::min<std::size_t>(bytes.size(), 64));
-    switch (below(5)) {
-      case 0:
-        bytes[at] = static_cast<char>(random_());
-        break;
-      case 1:
-        bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
-        break;
-      case 2:
-        bytes.resize(at);
-        break;
-      case 3:
-        bytes.erase(at, 1 + below(12));
-        break;
-      default:
-        bytes.insert(at, bytes.substr(below(bytes.size()), below(60)));
-    }
-  }
-
-  std::mt19937_64 random_;
 };
 
 /// What a reader that accepts a file promises.
@@ -259,11 +203,9 @@ void check_promises(const io::SafetensorsReader& reader, std::int64_t file_bytes
 TEST_CASE("damaged safetensors files are read or refused within memory like their size") {
   const MemoryFile file;
   const std::string path = file.path();
-  const char* const text = std::getenv("TESSERA_TEST_SEED");
-  const std::uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 0) : 20'260'101;
-  std::cout << "safetensors fuzz seed " << seed << std::endl;
+  const std::uint64_t seed = fuzz_seed("safetensors", 20'260'101);
   Fuzzer fuzzer(seed);
-  const int files = draw_count(20) >= 500 ? 1'000'000 : 10'000;
+  const int files = fuzz_files();
   int opened = 0;
   std::set<std::string> reasons;
   for (int i = 0; i < files; ++i) {
