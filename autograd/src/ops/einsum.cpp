@@ -150,11 +150,10 @@ Term summed_over(const Term& term, const Labels& gone) {
 
 /// Dimensions of one name become their diagonal.
 Term diagonals(Term term) {
-  for (int d = 0; d < static_cast<int>(term.labels.size()); ++d) {
-    for (std::size_t e = term.labels.find(term.labels[static_cast<std::size_t>(d)],
-                                          static_cast<std::size_t>(d) + 1);
-         e != Labels::npos; e = term.labels.find(term.labels[static_cast<std::size_t>(d)],
-                                                 static_cast<std::size_t>(d) + 1)) {
+  for (std::size_t first = 0; first < term.labels.size(); ++first) {
+    const int d = static_cast<int>(first);
+    std::size_t e;
+    while ((e = term.labels.find(term.labels[first], first + 1)) != Labels::npos) {
       const int other = static_cast<int>(e);
       Shape shape = Shape::filled(term.x.dims(), 1);
       shape[d] = shape[other] = term.x.shape()[d];
@@ -216,6 +215,21 @@ void append_sizes(Shape& shape, const Term& term, const Labels& labels) {
   for (const char label : labels) shape.push_back(term.size(label));
 }
 
+/// [lead..., one for each of `groups`], of size 1 along labels of `lead` that the term lacks.
+Tensor arranged(const Term& term, const Labels& lead, std::initializer_list<Labels> groups) {
+  Labels own;
+  Shape shape;
+  for (const char label : lead) {
+    if (term.has(label)) own.push_back(label);
+    shape.push_back(term.has(label) ? term.size(label) : 1);
+  }
+  for (const Labels& group : groups) {
+    own += group;
+    shape.push_back(size_of_all(term, group));
+  }
+  return reshape(permuted(term, own).x, shape);
+}
+
 /// [lead..., rows, columns]: labels of `lead` that the term lacks are stretched to their size in
 /// `other`.
 Tensor as_matrices(const Term& term,
@@ -223,20 +237,11 @@ Tensor as_matrices(const Term& term,
                    const Labels& lead,
                    const Labels& rows,
                    const Labels& columns) {
-  Labels own;
-  Shape narrow;
-  Shape wide;
-  for (const char label : lead) {
-    if (term.has(label)) own.push_back(label);
-    wide.push_back(term.has(label) ? term.size(label) : other.size(label));
-    narrow.push_back(term.has(label) ? term.size(label) : 1);
-  }
-  for (const Labels& group : {rows, columns}) {
-    narrow.push_back(size_of_all(term, group));
-    wide.push_back(size_of_all(term, group));
-  }
-  const Tensor x = reshape(permuted(term, own + rows + columns).x, narrow);
-  return narrow == wide ? x : expand(x, wide);
+  const Tensor x = arranged(term, lead, {rows, columns});
+  Shape wide = x.shape();
+  for (std::size_t i = 0; i < lead.size(); ++i)
+    if (!term.has(lead[i])) wide[static_cast<int>(i)] = other.size(lead[i]);
+  return x.shape() == wide ? x : expand(x, wide);
 }
 
 /// Element by element over all dimensions of both; for what is not summed, and for integers.
@@ -244,19 +249,10 @@ Term stretched_product(const Term& a, const Term& b, const Labels& keep) {
   Labels all = a.labels;
   for (const char label : b.labels)
     if (!a.has(label)) all.push_back(label);
-  const auto spread = [&](const Term& term) {
-    Labels own;
-    Shape shape;
-    for (const char label : all) {
-      if (term.has(label)) own.push_back(label);
-      shape.push_back(term.has(label) ? term.size(label) : 1);
-    }
-    return reshape(permuted(term, own).x, shape);
-  };
   Labels gone;
   for (const char label : all)
     if (keep.find(label) == Labels::npos) gone.push_back(label);
-  return summed_over({spread(a) * spread(b), all}, gone);
+  return summed_over({arranged(a, all, {}) * arranged(b, all, {}), all}, gone);
 }
 
 Term product(Term a, Term b, const Labels& keep) {

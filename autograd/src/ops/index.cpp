@@ -153,8 +153,6 @@ Tensor scatter_add_along(const Tensor& x, const Tensor& index, const Tensor& val
 
 Tensor scatter_along(const Tensor& x, const Tensor& index, const Tensor& values, int dim) {
   const int d = check_scatter("scatter_along", x, index, values, dim);
-  // For each place of x one more than the last of the values that name it, else 0.
-  if (index.shape()[d] == 0) return scatter_add_along(x, index, values, d);  // nothing, of both
   const Tensor whole = reduced(x);
   const Layout like = to_lines(whole.detach(), d).layout();
   const Tensor lines = to_lines(index, d);
@@ -165,11 +163,10 @@ Tensor scatter_along(const Tensor& x, const Tensor& index, const Tensor& values,
       Layout::replicated(l.mesh(), last_shape),
       [at = lines.dims() - 2](const Index& i) { return static_cast<double>(i[at] + 1); },
       DType::kInt64);
+  // For each place of x one more than the last of the values that name it, else 0.
   const Tensor last =
       from_lines(reduced(lookup_max(expand(number, l), lines, like, x.dims() - 1)), d);
-  const Tensor named = greater(last, 0.0);
-  const Tensor source = where(named, affine(last, 1.0, -1.0), affine(last, 0.0));
-  return where(named, take_along(values, source, d), whole);
+  return where(greater(last, 0.0), take_along(values, affine(last, 1.0, -1.0), d), whole);
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
