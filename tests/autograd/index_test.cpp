@@ -7,6 +7,7 @@
 #include <tessera/autograd/ops/lookup.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
+#include "support/cuts.hpp"
 #include "support/op_table.hpp"
 
 using namespace tessera;
@@ -33,19 +34,6 @@ DenseArray scattered(
     y[j] = add ? y[j] + values[i] : values[i];
   });
   return y;
-}
-
-/// Whether inputs split one dimension over different axes, or one axis splits different dimensions:
-/// that may need a decision which the user has to take.
-bool disagree(const std::vector<Layout>& layouts) {
-  for (const Layout& a : layouts)
-    for (const Layout& b : layouts)
-      for (int i = 0; i < a.dims(); ++i)
-        for (int j = 0; j < b.dims(); ++j) {
-          const AxisMask p = a.axes_of(i), q = b.axes_of(j);
-          if (p != 0 && q != 0 && (i == j ? p != q : (p & q) != 0)) return true;
-        }
-  return false;
 }
 
 }  // namespace
@@ -253,6 +241,9 @@ TEST_CASE("elements are routed where both sides are split; the layout is that of
   const Tensor base = Tensor::zeros(columns.resolve({3, 4 * ranks}));
   REQUIRE(scatter_add_along(base, index, y, 1).layout() == base.layout());
   REQUIRE(scatter_along(base, index, y, 1).layout() == base.layout());
+  const Tensor no_index = Tensor::zeros(columns.resolve({3, 0}), DType::kInt64);
+  const Tensor no_values = Tensor::zeros(columns.resolve({3, 0}), x.dtype());
+  report(compare("of nothing", scatter_along(x, no_index, no_values, 1), to_dense(x), 0.0));
 
   // Nothing but counts moves where the outermost dimension alone is split.
   const Layout rows = Placement(mesh).shard(0, {"a"}).resolve({4 * ranks, 3});
@@ -280,28 +271,17 @@ TEST_CASE("wrong indices, shapes and types throw") {
 }
 
 OP_TABLE("take_along") {
-  return {.inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1)},
-          .f =
-              [n](const auto& x) {
-                (void)n;
-                return std::vector{take_along(x[0], x[1], 1)};
-              },
-          .reference = [n](const auto& x) -> std::vector<DenseArray> {
-            (void)n;
-            return {taken(x[0], x[1], 1)};
-          },
-          .may_throw = disagree};
+  return {
+      .inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1)},
+      .f = [](const auto& x) { return std::vector{take_along(x[0], x[1], 1)}; },
+      .reference = [](const auto& x) -> std::vector<DenseArray> { return {taken(x[0], x[1], 1)}; },
+      .may_throw = disagree};
 }
 
 OP_TABLE("scatter_add_along") {
   return {.inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1), uniform({2, n, 3})},
-          .f =
-              [n](const auto& x) {
-                (void)n;
-                return std::vector{scatter_add_along(x[0], x[1], x[2], 1)};
-              },
-          .reference = [n](const auto& x) -> std::vector<DenseArray> {
-            (void)n;
+          .f = [](const auto& x) { return std::vector{scatter_add_along(x[0], x[1], x[2], 1)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
             return {scattered(x[0], x[1], x[2], 1, true)};
           },
           .may_throw = disagree};
@@ -309,30 +289,24 @@ OP_TABLE("scatter_add_along") {
 
 OP_TABLE("scatter_along") {
   return {.inputs = {uniform({2, n, 3}), integers({2, n, 3}, 0, n - 1), uniform({2, n, 3})},
-          .f =
-              [n](const auto& x) {
-                (void)n;
-                return std::vector{scatter_along(x[0], x[1], x[2], 1)};
-              },
-          .reference = [n](const auto& x) -> std::vector<DenseArray> {
-            (void)n;
+          .f = [](const auto& x) { return std::vector{scatter_along(x[0], x[1], x[2], 1)}; },
+          .reference = [](const auto& x) -> std::vector<DenseArray> {
             return {scattered(x[0], x[1], x[2], 1, false)};
           },
           .may_throw = disagree};
 }
 
 OP_TABLE("index_select") {
-  return {
-      .inputs = {uniform({2, 5, 3}), integers({n}, 0, 4)},
-      .f = [](const auto& x) { return std::vector{index_select(x[0], 1, x[1])}; },
-      .reference = [n](const auto& x) -> std::vector<DenseArray> {
-        DenseArray y({2, n, 3});
-        for_each(y.shape, [&](const Index& i) {
-          y[i] = x[0](i[0], static_cast<std::int64_t>(x[1](i[1])), i[2]);
-        });
-        return {y};
-      },
-      .may_throw = [](const auto& l) { return l[0].split_axes() != 0 && l[1].split_axes() != 0; }};
+  return {.inputs = {uniform({2, 5, 3}), integers({n}, 0, 4)},
+          .f = [](const auto& x) { return std::vector{index_select(x[0], 1, x[1])}; },
+          .reference = [n](const auto& x) -> std::vector<DenseArray> {
+            DenseArray y({2, n, 3});
+            for_each(y.shape, [&](const Index& i) {
+              y[i] = x[0](i[0], static_cast<std::int64_t>(x[1](i[1])), i[2]);
+            });
+            return {y};
+          },
+          .may_throw = several_split};
 }
 OP_TABLE("masked_fill") {
   return {.inputs = {uniform({2, n, 3}), flags({2, n, 3})},
@@ -358,16 +332,6 @@ OP_TABLE("masked_select") {
           },
           .may_throw = disagree};
 }
-
-namespace {
-
-bool several_split(const std::vector<Layout>& layouts) {
-  int split = 0;
-  for (const Layout& l : layouts) split += l.split_axes() != 0 ? 1 : 0;
-  return split > 1;
-}
-
-}  // namespace
 
 OP_TABLE("lookup") {
   return {.inputs = {uniform({2, 3, 4, 3}), integers({2, n, 4}, -1, 11), uniform({2, n, 4})},

@@ -3,6 +3,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/linear.hpp>
 
+#include "support/cuts.hpp"
 #include "support/op_table.hpp"
 
 using namespace tessera;
@@ -49,16 +50,9 @@ DenseArray product(const DenseArray& a, const DenseArray& b, bool ta, bool tb) {
   return y;
 }
 
-/// Mixed splits that name one axis twice, or two axes for one dimension, are the user's to resolve.
-bool any_two_split(const std::vector<Layout>& layouts) {
-  int split = 0;
-  for (const Layout& l : layouts) split += l.defined() && l.split_axes() != 0 ? 1 : 0;
-  return split > 1;
-}
-
 /// The bias is split although the weight's outputs are not, or the like.
 bool bias_split(const std::vector<Layout>& layouts) {
-  return any_two_split(layouts) || (layouts[2].defined() && layouts[2].split_axes() != 0);
+  return several_split(layouts) || (layouts[2].defined() && layouts[2].split_axes() != 0);
 }
 
 }  // namespace
@@ -81,7 +75,7 @@ OP_TEST("linear without bias") {
             none.absent = true;
             return {linear_of(x[0], x[1], none)};
           },
-          .may_throw = any_two_split,
+          .may_throw = several_split,
           .linear = {{0}, {1}}};
 }
 
@@ -109,7 +103,7 @@ TEST_CASE("matmul: batches, shared right factors, every transposition") {
                       .reference = [=](const auto& x) -> std::vector<DenseArray> {
                         return {product(x[0], x[1], ta, tb)};
                       },
-                      .may_throw = any_two_split,
+                      .may_throw = several_split,
                       .linear = {{0}, {1}},
                       .random_cuts = 4,
                       .variants = 1}));
@@ -160,5 +154,5 @@ OP_TABLE("matmul") {
           .reference = [](const auto& x) -> std::vector<DenseArray> {
             return {product(x[0], x[1], false, false)};
           },
-          .may_throw = any_two_split};
+          .may_throw = several_split};
 }

@@ -1,10 +1,10 @@
 // ranks: 1 2 3 4
 
-#include <algorithm>
 #include <cmath>
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/loss.hpp>
 
+#include "support/cuts.hpp"
 #include "support/op_table.hpp"
 
 using namespace tessera;
@@ -13,16 +13,6 @@ using namespace tessera::test;
 namespace {
 
 using Loss = std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>;
-
-/// Operands of one shape may be split along one dimension over different axes: an error with
-/// advice.
-bool disagree(const std::vector<Layout>& layouts) {
-  for (const Layout& a : layouts)
-    for (const Layout& b : layouts)
-      for (int d = 0; d < std::min(a.dims(), b.dims()); ++d)
-        if (a.is_split(d) && b.split_axes() != 0 && a.axes_of(d) != b.axes_of(d)) return true;
-  return false;
-}
 
 OpCase loss_case(const Loss& loss, double (*term)(double), InputSpec prediction, bool weighted) {
   InputSpec target = constant(given(DenseArray(prediction.shape, 0.1)));

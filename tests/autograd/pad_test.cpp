@@ -4,6 +4,7 @@
 #include <tessera/autograd/autograd.hpp>
 #include <tessera/autograd/ops/shape.hpp>
 
+#include "support/cuts.hpp"
 #include "support/op_table.hpp"
 #include "window_call.hpp"
 
@@ -93,18 +94,6 @@ DenseArray joined(const std::vector<DenseArray>& parts, int dim) {
     at += p.shape[dim];
   }
   return y;
-}
-
-/// Whether two inputs want one axis for different dimensions, or one dimension for different axes.
-bool disagree(const std::vector<Layout>& in) {
-  for (const Layout& a : in)
-    for (const Layout& b : in)
-      for (int i = 0; i < a.dims(); ++i)
-        for (int j = 0; j < b.dims(); ++j) {
-          const AxisMask p = a.axes_of(i), q = b.axes_of(j);
-          if (p != 0 && q != 0 && (i == j ? p != q : (p & q) != 0)) return true;
-        }
-  return false;
 }
 
 OpCase concat_case(const std::vector<Shape>& shapes, int dim) {

@@ -17,6 +17,7 @@
 #include <tessera/parallel/communicator.hpp>
 
 #include "broadcast.hpp"
+#include "row_memory.hpp"
 
 namespace tessera {
 
@@ -36,8 +37,12 @@ struct NormScalars {
   double eps;
 };
 
-kernels::GroupNormOptions kernel_options(const NormArgs& args, const NormScalars& scalars) {
-  return {args.groups, scalars.eps, true, static_cast<kernels::NormActivation>(args.activation)};
+/// For a part with these moments: with split channels it has groups of its own, or none.
+kernels::GroupNormOptions kernel_options(const NormArgs& args,
+                                         const NormScalars& scalars,
+                                         const Shape& moments) {
+  return {std::max<std::int64_t>(moments[1], 1), scalars.eps, true,
+          static_cast<kernels::NormActivation>(args.activation)};
 }
 
 /// x, or a tensor of its shape, as the kernels see it: [N, domain..., C].
@@ -146,34 +151,25 @@ void infer_norm(const Problem& problem, std::vector<OutputMeta>& out) {
   out.push_back({{args.samples(x), args.groups, 3}, DType::kFloat64});
 }
 
-View moments_view(const Ref<Buffer>& buffer, const Shape& shape) {
-  return View::dense(buffer->data(), DType::kFloat64, shape);
-}
-
-Ref<Buffer> moments_buffer(const Shape& shape) {
-  return MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(shape.product()) *
-                                           sizeof(double));
-}
-
 void run_norm(RunContext& context) {
   const auto& args = context.as<NormArgs>();
-  kernels::GroupNormOptions options = kernel_options(args, context.dynamic_as<NormScalars>());
   const Tensor& x = context.in[0];
   const View own_x = samples_of(x.local(), args);
   const Tensor& moments = context.out[1];
-  options.groups = std::max<std::int64_t>(moments.local_shape()[1], 1);
+  const auto options =
+      kernel_options(args, context.dynamic_as<NormScalars>(), moments.local_shape());
   const parallel::Group group = parallel::Group::of(x.mesh(), context.axes);
   Shape parts = moments.local_shape();
   parts.insert(0, group.size());
-  const Ref<Buffer> own = moments_buffer(moments.local_shape());
-  const Ref<Buffer> all = moments_buffer(parts);
+  const Ref<Buffer> own = allocate(moments.dtype(), moments.local_shape());
+  const Ref<Buffer> all = allocate(moments.dtype(), parts);
   const auto view = [](const Tensor& t) { return t.defined() ? t.local() : View{}; };
-  kernels::group_moments(own_x, options, moments_view(own, moments.local_shape()),
+  kernels::group_moments(own_x, options, memory(own, moments.dtype(), moments.local_shape()),
                          area_of(view(context.in[3]), x.local(), args));
   parallel::all_gather(group, own->data(), all->data(), moments.local_bytes(),
                        {args.op(), x.layout(), {}})
       .wait();
-  kernels::merge_moments(moments_view(all, parts), moments.mutable_local());
+  kernels::merge_moments(memory(all, moments.dtype(), parts), moments.mutable_local());
   kernels::group_norm(own_x, moments.local(), view(context.in[1]), view(context.in[2]), options,
                       samples_of(context.out[0].mutable_local(), args));
 }
@@ -192,15 +188,11 @@ void norm_signatures(const Problem& problem,
 
 void norm_local(const LocalCall& call) {
   const auto& args = call.as<NormArgs>();
-  const kernels::GroupNormOptions options = kernel_options(args, call.dynamic_as<NormScalars>());
+  const auto options = kernel_options(args, call.dynamic_as<NormScalars>(), call.out[1].view.shape);
   const View x = samples_of(call.in[0].view, args);
-  // With split channels the local part has its own number of groups.
-  kernels::GroupNormOptions local = options;
-  local.groups = call.out[1].view.shape[1];
-  if (x.empty()) local.groups = std::max<std::int64_t>(local.groups, 1);
-  kernels::group_moments(x, local, call.out[1].view,
+  kernels::group_moments(x, options, call.out[1].view,
                          area_of(call.in[3].view, call.in[0].view, args));
-  kernels::group_norm(x, call.out[1].view, call.in[1].view, call.in[2].view, local,
+  kernels::group_norm(x, call.out[1].view, call.in[1].view, call.in[2].view, options,
                       samples_of(call.out[0].view, args));
 }
 
@@ -218,8 +210,7 @@ void apply_signatures(const Problem& problem,
 
 void apply_local(const LocalCall& call) {
   const auto& args = call.as<NormArgs>();
-  kernels::GroupNormOptions options = kernel_options(args, call.dynamic_as<NormScalars>());
-  options.groups = std::max<std::int64_t>(call.in[1].view.shape[1], 1);
+  const auto options = kernel_options(args, call.dynamic_as<NormScalars>(), call.in[1].view.shape);
   kernels::group_norm(samples_of(call.in[0].view, args), call.in[1].view, call.in[2].view,
                       call.in[3].view, options, samples_of(call.out[0].view, args));
 }
@@ -284,8 +275,7 @@ void sums_signatures(const Problem& problem,
 
 void sums_local(const LocalCall& call) {
   const auto& args = call.as<NormArgs>();
-  kernels::GroupNormOptions options = kernel_options(args, call.dynamic_as<NormScalars>());
-  options.groups = std::max<std::int64_t>(call.in[2].view.shape[1], 1);
+  const auto options = kernel_options(args, call.dynamic_as<NormScalars>(), call.in[2].view.shape);
   kernels::group_norm_sums(samples_of(call.in[0].view, args), samples_of(call.in[1].view, args),
                            call.in[2].view, call.in[3].view, call.in[4].view, options,
                            call.out[0].view, call.out[1].view, call.out[2].view);
@@ -309,8 +299,7 @@ void input_grad_signatures(const Problem& problem,
 
 void input_grad_local(const LocalCall& call) {
   const auto& args = call.as<NormArgs>();
-  kernels::GroupNormOptions options = kernel_options(args, call.dynamic_as<NormScalars>());
-  options.groups = std::max<std::int64_t>(call.in[2].view.shape[1], 1);
+  const auto options = kernel_options(args, call.dynamic_as<NormScalars>(), call.in[2].view.shape);
   kernels::group_norm_input_grad(
       samples_of(call.in[0].view, args), samples_of(call.in[1].view, args), call.in[2].view,
       call.in[3].view, call.in[4].view, call.in[5].view, options,

@@ -81,15 +81,8 @@ Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
   const Tensor top = reduced(amax(whole.detach(), dims, true));
   // An infinite one would make a NaN of inf - inf.
   const Tensor shift = where(isfinite(top), top, Tensor::scalar(x.mesh(), 0.0, x.dtype()));
-  const Tensor y = log(reduced(sum(exp(whole - shift), dims, true))) + shift;
-  if (keepdim) return y;
-  Shape shape;
-  for (int d = 0; d < x.dims(); ++d) {
-    bool reduces = dims.empty();
-    for (const std::int64_t r : dims) reduces |= wrap_dim("logsumexp", r, x.dims()) == d;
-    if (!reduces) shape.push_back(x.shape()[d]);
-  }
-  return reshape(y, shape);
+  const Tensor y = log(reduced(sum(exp(whole - shift), dims, keepdim)));
+  return y + reshape(shift, y.shape());
 }
 
 }  // namespace tessera

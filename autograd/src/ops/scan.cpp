@@ -4,13 +4,13 @@
 #include <tessera/autograd/op.hpp>
 #include <tessera/autograd/ops/scan.hpp>
 #include <tessera/core/dry_run.hpp>
-#include <tessera/core/memory.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/reduce.hpp>
 #include <tessera/kernels/scan.hpp>
 #include <tessera/parallel/communicator.hpp>
 
 #include "broadcast.hpp"
+#include "row_memory.hpp"
 
 namespace tessera {
 
@@ -44,12 +44,9 @@ void run_scan(RunContext& context) {
   lines[dim] = 1;
   Shape gathered = lines;
   gathered.insert(0, group.size());
-  const auto allocate = [&](const Shape& shape) {
-    return MemoryPool::of(Device{}).allocate(static_cast<std::size_t>(shape.product()) * 8);
-  };
-  const Ref<Buffer> mine = allocate(lines);
-  const Ref<Buffer> all = allocate(gathered);
-  const View total = View::dense(mine->data(), wide, lines);
+  const Ref<Buffer> mine = allocate(wide, lines);
+  const Ref<Buffer> all = allocate(wide, gathered);
+  const View total = memory(mine, wide, lines);
   if (!dry_run()) kernels::reduce(kernels::ReduceKind::kSum, x, total);
   parallel::all_gather(group, mine->data(), all->data(), lines.product() * 8,
                        {"cumsum", layout, {}})

@@ -115,18 +115,11 @@ Tensor top_places(const char* op, const Tensor& x, std::int64_t k, int dim, bool
   return call(top_op, {reduced(x.detach())}, OrderArgs{dim, largest, k});
 }
 
-/// Drops a dimension of size 1. Where it comes last the others keep their splits, whatever their
-/// size.
+/// Drops a dimension of size 1.
 Tensor without_dim(const Tensor& x, int dim) {
-  Dims order;
-  Shape shape;
-  for (int d = 0; d < x.dims(); ++d) {
-    if (d == dim) continue;
-    order.push_back(d);
-    shape.push_back(x.shape()[d]);
-  }
-  order.push_back(dim);
-  return reshape(permute(x, order), shape);
+  Shape shape = x.shape();
+  shape.erase(dim);
+  return reshape(x, shape);
 }
 
 Ordered extreme(const char* op, const Tensor& x, int dim, bool largest, bool keepdim, bool value) {

@@ -1,12 +1,15 @@
 #include "sort_split.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <tessera/core/dry_run.hpp>
 #include <tessera/core/memory.hpp>
 #include <tessera/kernels/elementwise.hpp>
 #include <tessera/kernels/order.hpp>
 #include <tessera/parallel/communicator.hpp>
 #include <vector>
+
+#include "row_memory.hpp"
 
 namespace tessera {
 
@@ -26,16 +29,7 @@ class Items {
   Ref<Buffer> buffer_;
 };
 
-std::int64_t sum_of(const std::vector<std::int64_t>& values) {
-  std::int64_t total = 0;
-  for (const std::int64_t v : values) total += v;
-  return total;
-}
-
-std::vector<std::int64_t> times(std::vector<std::int64_t> counts, std::size_t bytes) {
-  for (std::int64_t& c : counts) c *= static_cast<std::int64_t>(bytes);
-  return counts;
-}
+constexpr std::int64_t kBytes = sizeof(Ranked);
 
 /// The members of a group by the parts of one dimension that they own.
 struct Parts {
@@ -199,9 +193,9 @@ void order_split_lines(const Tensor& x, const Tensor& index, int dim, bool falli
       .wait();
   std::vector<std::int64_t> get_counts(count, 0);
   for (std::size_t i = 0; i < get.size(); ++i) get_counts[i / lines] += get[i];
-  const Items arrived(sum_of(get_counts));
-  parallel::all_to_all(parts.group, sent.data(), times(give_counts, sizeof(Ranked)), arrived.data(),
-                       times(get_counts, sizeof(Ranked)), {"sort", x.layout(), {}})
+  const Items arrived(std::accumulate(get_counts.begin(), get_counts.end(), std::int64_t{0}));
+  parallel::all_to_all(parts.group, sent.data(), times(give_counts, kBytes), arrived.data(),
+                       times(get_counts, kBytes), {"sort", x.layout(), {}})
       .wait();
 
   // Runs in the order of parts, so that equal keys keep the order of their indices.
@@ -239,7 +233,7 @@ void top_of_split_lines(
   const Items all(total);
   kernels::rank_lines(x.local(), dim, falling, x.local_box().lo[dim], given(parts.mine),
                       mine.data());
-  parallel::all_gather(parts.group, mine.data(), all.data(), times(bytes, sizeof(Ranked)),
+  parallel::all_gather(parts.group, mine.data(), all.data(), times(bytes, kBytes),
                        {"topk", x.layout(), {}})
       .wait();
   if (dry_run()) return;
