@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tessera/nn/io/netcdf.hpp>
+#include <tessera/nn/io/nifti.hpp>
 #include <tessera/nn/io/npy_writer.hpp>
 #include <tessera/nn/io/zarr_writer.hpp>
 
@@ -399,6 +400,12 @@ TEST_CASE("a full, broken or read-only disk is one error of all ranks, and the o
   const auto write = [&](const std::string& kind, std::int64_t start) {
     const Tensor t = numbered(layout, DType::kFloat64, start);
     if (kind == "npy") return io::write_npy(dir / "out", t);
+    if (kind == "nifti") {
+      io::NiftiWriter writer(dir / "out", {.shape = {8, 40}, .dtype = DType::kFloat64},
+                             dir.ranks());
+      writer.write_box(t.local_box(), t.local());
+      return writer.commit();
+    }
     if (kind == "netcdf") {
       io::NetcdfWriter writer(dir / "out", {{"y", 8}, {"x", 40}},
                               {{.name = "v", .dims = {"y", "x"}, .dtype = DType::kFloat64}}, {},
@@ -421,7 +428,7 @@ TEST_CASE("a full, broken or read-only disk is one error of all ranks, and the o
       all += test::read_file(dir / (std::string("out/v/") + chunk));
     return all;
   };
-  for (const std::string kind : {"npy", "netcdf", "zarr"}) {
+  for (const std::string kind : {"npy", "nifti", "netcdf", "zarr"}) {
     INFO(kind);
     if (mesh.rank() == 0) std::filesystem::remove_all(dir / "out");
     dir.ranks().barrier();

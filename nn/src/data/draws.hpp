@@ -5,9 +5,11 @@
 
 namespace tessera::data {
 
-/// n * bits / 2^64, rounded down: a draw from 0..n-1.
-inline std::int64_t scaled_draw(std::uint64_t bits, std::int64_t n) {
+/// A draw from 0..n-1 by two random words of 32 bits: n times them / 2^64, rounded down.
+inline std::int64_t scaled_draw(const std::int64_t* words, std::int64_t n) {
   __extension__ using Wide = unsigned __int128;
+  const auto bits =
+      static_cast<std::uint64_t>(words[0]) << 32 | static_cast<std::uint64_t>(words[1]);
   return static_cast<std::int64_t>(Wide{bits} * static_cast<std::uint64_t>(n) >> 64);
 }
 
@@ -23,10 +25,8 @@ class Draws {
   }
   /// 0..n-1.
   std::int64_t below(std::int64_t n) {
-    const auto bits = static_cast<std::uint64_t>(words_[next_]) << 32 |
-                      static_cast<std::uint64_t>(words_[next_ + 1]);
     next_ += 2;
-    return scaled_draw(bits, n);
+    return scaled_draw(words_ + next_ - 2, n);
   }
 
  private:

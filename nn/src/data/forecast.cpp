@@ -1,26 +1,16 @@
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <numbers>
 #include <tessera/kernels/random.hpp>
 #include <tessera/nn/data/forecast.hpp>
 
+#include "data/draws.hpp"
+#include "io/lower.hpp"
+
 namespace tessera::data {
 namespace {
 
 constexpr std::uint64_t kPairKey = 0x7061697273ull;  // "pairs": draws of their own
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-/// Position of the time dimension in a variable; -1: none.
-int time_of(const io::FieldVariable& v, const std::string& time) {
-  for (std::size_t d = 0; d < v.dims.size(); ++d)
-    if (lower(v.dims[d]) == lower(time)) return static_cast<int>(d);
-  return -1;
-}
 
 std::vector<GridField> open_fields(const ForecastOptions& o) {
   std::vector<std::string> names = o.variables;
@@ -28,12 +18,12 @@ std::vector<GridField> open_fields(const ForecastOptions& o) {
   const io::FieldReader& reader = *file;
   if (names.empty()) {
     for (const io::FieldVariable& v : reader.variables())
-      if (v.numeric && v.shape.size() >= 2 && time_of(v, o.time) >= 0) names.push_back(v.name);
+      if (v.numeric && v.shape.size() >= 2 && io::find_dimension(v.dims, o.time) >= 0) names.push_back(v.name);
   }
   std::vector<GridField> fields;
   for (const std::string& name : names) {
     const io::FieldVariable& v = reader.variable(name);
-    const int time = time_of(v, o.time);
+    const int time = io::find_dimension(v.dims, o.time);
     const int domain = v.shape.size() - time - 1;
     if (time < 0 || domain < 1 || domain > 3)
       throw UsageError(str("data: variable \"", name, "\" of ", o.path, " is not (..., ", o.time,
@@ -74,7 +64,7 @@ Forecast::Forecast(const ForecastOptions& options)
     : options_(options), fields_(open_fields(options)) {
   const ForecastOptions& o = options_;
   const io::FieldVariable& v = fields_.front().variable();
-  frames_ = v.shape[time_of(v, o.time)];
+  frames_ = v.shape[io::find_dimension(v.dims, o.time)];
   sequences_ = fields_.front().fields() / frames_;
   if (o.history < 1 || o.lead < 1 || o.season < 0 || o.test < 0)
     throw UsageError(str("data: history ", o.history, ", lead ", o.lead, ", season ", o.season,
@@ -365,11 +355,8 @@ ForecastBatch Forecast::batch(std::int64_t first, DType dtype) const {
     std::int64_t words[2];
     kernels::random_bits({options_.seed ^ kPairKey, static_cast<std::uint64_t>(first + n)},
                          {View::dense(words, DType::kInt64, {2}), Box({0}, {2}), {2}});
-    __extension__ using Wide = unsigned __int128;
-    const std::uint64_t bits =
-        static_cast<std::uint64_t>(words[0]) << 32 | static_cast<std::uint64_t>(words[1]);
-    fill(training_[static_cast<std::size_t>(Wide{bits} * training_.size() >> 64)], n - own.lo[0],
-         batch);
+    const std::int64_t pair = scaled_draw(words, std::ssize(training_));
+    fill(training_[static_cast<std::size_t>(pair)], n - own.lo[0], batch);
   }
   return batch;
 }

@@ -1,11 +1,12 @@
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <numbers>
 #include <numeric>
 #include <tessera/kernels/random.hpp>
 #include <tessera/nn/data/points.hpp>
 #include <utility>
+
+#include "io/lower.hpp"
 
 namespace tessera::data {
 namespace {
@@ -15,22 +16,17 @@ constexpr std::uint64_t kDrawKey = 0x64726177ull;     // "draw"
 
 enum class Axis : std::uint8_t { kOther, kLongitude, kLatitude };
 
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 std::string attribute(const io::FieldVariable& v, const std::string& name) {
   const auto it = v.attributes.find(name);
   if (it == v.attributes.end()) return "";
   const std::string* const text = std::get_if<std::string>(&it->second);
-  return text != nullptr ? lower(*text) : "";
+  return text != nullptr ? io::lower(*text) : "";
 }
 
 Axis axis_of(const io::FieldVariable& v) {
   const auto is = [&](const std::string& name, const std::string& unit) {
     return attribute(v, "standard_name") == name || attribute(v, "units") == unit ||
-           lower(v.name) == name || lower(v.name) == name.substr(0, 3);
+           io::lower(v.name) == name || io::lower(v.name) == name.substr(0, 3);
   };
   if (is("longitude", "degrees_east")) return Axis::kLongitude;
   return is("latitude", "degrees_north") ? Axis::kLatitude : Axis::kOther;

@@ -52,6 +52,13 @@ std::vector<T> read_box(const io::NiftiReader& reader, const Box& box) {
   return values;
 }
 
+/// A rank's share of the outermost planes, for a look at all points.
+Box share_of(const Shape& grid, const io::Collective& ranks) {
+  Box box = Box::whole(grid);
+  box.set(0, {grid[0] * ranks.rank / ranks.size, grid[0] * (ranks.rank + 1) / ranks.size});
+  return box;
+}
+
 /// Mirrored dimensions and start of a sample's crop.
 struct Sample {
   Dims start;
@@ -130,8 +137,7 @@ Segmentation::Segmentation(const SegmentationOptions& options, const io::Collect
 /// The box of what is not 0, and the scale: each rank looks at some of the outermost planes.
 void Segmentation::look(const io::Collective& ranks) {
   const Shape& grid = grid_;
-  Box mine = Box::whole(grid);
-  mine.set(0, {grid[0] * ranks.rank / ranks.size, grid[0] * (ranks.rank + 1) / ranks.size});
+  const Box mine = share_of(grid, ranks);
   std::vector<float> values;
   ranks.together([&] { values = read_box<float>(*volume_, mine); });
   if (options_.trim) {
@@ -182,8 +188,7 @@ void Segmentation::count_classes(const io::Collective& ranks) {
   classes_ = static_cast<std::int64_t>(names_.size());
   if (!options_.classes.empty()) return;
   // Each label is its class; how many there are stands in the file alone.
-  Box mine = Box::whole(grid_);
-  mine.set(0, {grid_[0] * ranks.rank / ranks.size, grid_[0] * (ranks.rank + 1) / ranks.size});
+  const Box mine = share_of(grid_, ranks);
   std::int64_t largest = 0;
   ranks.together([&] {
     for (const std::int32_t label : read_box<std::int32_t>(*labels_, mine)) {

@@ -145,10 +145,8 @@ SuperResolution::Crop SuperResolution::crop(std::int64_t sample) const {
                        {View::dense(words, DType::kInt64, {count}), Box({0}, {count}), {count}});
   const std::int64_t* next = words;
   const auto draw = [&](std::int64_t n) {
-    const auto bits =
-        static_cast<std::uint64_t>(next[0]) << 32 | static_cast<std::uint64_t>(next[1]);
     next += 2;
-    return scaled_draw(bits, n);
+    return scaled_draw(next - 2, n);
   };
   Crop result;
   result.field = draw(field_.fields());

@@ -40,11 +40,10 @@ void for_each_chunk_block(const Box& box,
                           const std::function<void(const Box&)>& f) {
   if (box.empty()) return;
   const int dims = box.dims();
-  Box chunks = box;  // the chunks that it touches
+  const Box chunks = chunks_of(box, chunk);
   Dims together = Dims::filled(dims, 1);
   double inside = 1.0;
   for (int d = 0; d < dims; ++d) {
-    chunks.set(d, {box.lo[d] / chunk[d], (box.hi[d] - 1) / chunk[d] + 1});
     inside *= static_cast<double>(std::min(chunk[d], box[d].size()));
   }
   for (int d = dims - 1; d >= 0 && inside > 0; --d) {
@@ -67,6 +66,13 @@ void for_each_chunk_block(const Box& box,
     }
     f(part);
   });
+}
+
+Box chunks_of(const Box& box, const Shape& chunk) {
+  Box chunks = box;
+  for (int d = 0; d < box.dims(); ++d)
+    chunks.set(d, {box.lo[d] / chunk[d], (box.hi[d] - 1) / chunk[d] + 1});
+  return chunks;
 }
 
 Box reversed(const Box& box) {

@@ -16,6 +16,9 @@ void for_each_chunk_block(const Box& box,
                           std::int64_t volume,
                           const std::function<void(const Box&)>& f);
 
+/// The chunks that a box that is not empty touches, by their indices.
+Box chunks_of(const Box& box, const Shape& chunk);
+
 /// The box of the array with its dimensions in the opposite order.
 Box reversed(const Box& box);
 

@@ -2,20 +2,15 @@
 
 #include <cstdint>
 
+#include "io/base64.hpp"
+
 namespace tessera::io {
 namespace {
-
-std::int64_t digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : 63;
-}
 
 std::int64_t number(const char*& at) {
   std::int64_t value = 0;
   for (int shift = 0;; shift += 5) {
-    const std::int64_t d = digit(*at++);
+    const std::int64_t d = base64_digit(*at++);
     value |= (d & 31) << shift;
     if (d < 32) break;
   }

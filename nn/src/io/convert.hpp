@@ -16,6 +16,13 @@ void convert(const void* from,
              std::int64_t to_stride,
              std::int64_t count);
 
+/// The type that stands for `type` in formats with numbers of common types alone: f32 for bf16, u8
+/// for bool.
+constexpr DType common_type(DType type) {
+  if (type == DType::kBFloat16) return DType::kFloat32;
+  return type == DType::kBool ? DType::kUInt8 : type;
+}
+
 /// Throws DTypeError when `convert` could never do this.
 void check_convertible(const char* op, DType from, DType to);
 

@@ -43,8 +43,9 @@ Dims column_major_order(int dims, bool complex) {
   return order;
 }
 
-std::optional<std::int64_t> checked_bytes(const Shape& shape, StoredType type) {
-  std::int64_t bytes = size_of(type);
+std::optional<std::int64_t> checked_bytes(const Shape& shape, std::int64_t element) {
+  // Sizes of 0 count as 1: strides are products, too.
+  std::int64_t bytes = element;
   bool empty = false;
   for (const std::int64_t n : shape) {
     if (n < 0) return std::nullopt;

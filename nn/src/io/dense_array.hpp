@@ -20,8 +20,12 @@ struct DenseArray {
 /// The order of dimensions in which the first runs fastest; of complex numbers the pairs stay last.
 Dims column_major_order(int dims, bool complex);
 
-/// Bytes of an array; nothing when a size is negative or the product exceeds 63 bits.
-std::optional<std::int64_t> checked_bytes(const Shape& shape, StoredType type);
+/// Bytes of an array of elements of so many bytes; nothing when a size is negative or the product
+/// exceeds 63 bits.
+std::optional<std::int64_t> checked_bytes(const Shape& shape, std::int64_t element);
+inline std::optional<std::int64_t> checked_bytes(const Shape& shape, StoredType type) {
+  return checked_bytes(shape, size_of(type));
+}
 
 /// Puts `bytes` bytes from `offset` on into memory.
 using ReadAt = std::function<void(void* to, std::int64_t bytes, std::int64_t offset)>;

@@ -9,6 +9,7 @@
 #include <tessera/nn/io/hdf5.hpp>
 #include <utility>
 
+#include "io/blocks.hpp"
 #include "io/decoding.hpp"
 #include "io/netcdf_common.hpp"
 #include "io/posix_file.hpp"
@@ -315,13 +316,13 @@ struct Hdf5Reader::State {
 
   /// Bytes in the file of the chunks that a box touches.
   std::int64_t chunk_bytes(const Source& s, const Box& box, int dims) const {
-    Box chunks;
+    Box points;  // without the pairs of complex numbers
     for (int d = 0; d < dims; ++d) {
-      chunks.lo.push_back(box.lo[d] / s.chunk[d]);
-      chunks.hi.push_back((box.hi[d] - 1) / s.chunk[d] + 1);
+      points.lo.push_back(box.lo[d]);
+      points.hi.push_back(box.hi[d]);
     }
     std::int64_t total = 0;
-    for_each_index(chunks, [&](const Index& chunk) {
+    for_each_index(chunks_of(points, s.chunk), [&](const Index& chunk) {
       hsize_t offset[kMaxDims] = {};
       for (int d = 0; d < dims; ++d) offset[d] = static_cast<hsize_t>(chunk[d] * s.chunk[d]);
       hsize_t bytes = 0;

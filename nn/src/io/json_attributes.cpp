@@ -5,8 +5,6 @@
 #include <optional>
 #include <tessera/nn/io/data_error.hpp>
 
-#include "io/posix_file.hpp"
-
 namespace tessera::io {
 namespace {
 
@@ -39,13 +37,16 @@ nlohmann::json parse_json(const std::string& where, const std::string& text) {
   }
 }
 
-nlohmann::json parse_json_file(const std::string& path) {
-  const File file = File::open(path);
+nlohmann::json parse_json_file(const File& file) {
   if (file.size() > kSizeLimit)
-    throw DataError(str(path, ": too large for a description (", file.size(), " bytes)."));
+    throw DataError(str(file.path(), ": too large for a description (", file.size(), " bytes)."));
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(text.data(), static_cast<std::int64_t>(text.size()), 0);
-  return parse_json(path, text);
+  return parse_json(file.path(), text);
+}
+
+nlohmann::json parse_json_file(const std::string& path) {
+  return parse_json_file(File::open(path));
 }
 
 Attributes json_attributes(const nlohmann::json& object) {

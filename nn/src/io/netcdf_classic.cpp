@@ -6,6 +6,8 @@
 #include <tessera/nn/io/data_error.hpp>
 #include <vector>
 
+#include "io/netcdf_header.hpp"
+
 namespace tessera::io {
 namespace {
 
@@ -57,8 +59,6 @@ class Cursor {
   std::vector<std::uint8_t> buffer_;
 };
 
-constexpr std::int64_t padded(std::int64_t bytes) { return (bytes + 3) / 4 * 4; }
-
 /// Bytes of an nc_type of the classic formats.
 std::int64_t size_of_type(const File& file, std::int64_t type) {
   constexpr std::int64_t kSizes[] = {0, 1, 1, 2, 4, 4, 8, 1, 2, 4, 8, 8};
@@ -80,7 +80,7 @@ std::int64_t classic_netcdf_bytes(const File& file) {
   const int wide = magic[3] == 5 ? 8 : 4;  // of counts and sizes
   const int offset_bytes = magic[3] == 1 ? 4 : 8;
   Cursor in(file);
-  const auto skip_name = [&] { in.skip(padded(in.number(wide))); };
+  const auto skip_name = [&] { in.skip(netcdf_padded(in.number(wide))); };
   const auto list_length = [&](std::int64_t each) {
     in.number(4);  // which list, or zero
     return in.count(wide, each);
@@ -89,7 +89,7 @@ std::int64_t classic_netcdf_bytes(const File& file) {
     for (std::int64_t n = list_length(2 * wide + 4); n > 0; --n) {
       skip_name();
       const std::int64_t size = size_of_type(file, in.number(4));
-      in.skip(padded(in.count(wide, size) * size));
+      in.skip(netcdf_padded(in.count(wide, size) * size));
     }
   };
 
@@ -139,7 +139,7 @@ std::int64_t classic_netcdf_bytes(const File& file) {
   if (streaming || records == 0) return end;
   std::int64_t record = 0;
   for (const Record& v : record_variables) {
-    const std::int64_t bytes = record_variables.size() == 1 ? v.bytes : padded(v.bytes);
+    const std::int64_t bytes = record_variables.size() == 1 ? v.bytes : netcdf_padded(v.bytes);
     if (__builtin_add_overflow(record, bytes, &record)) damaged(file);
   }
   std::int64_t before = 0;

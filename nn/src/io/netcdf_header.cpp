@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::int64_t kDimensions = 10, kVariables = 11, kAttributes = 12;  // tags of lists
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + 3) / 4 * 4; }
-
 // "The NetCDF Classic Format Specification" (docs.unidata.ucar.edu/netcdf-c), and its 64-bit forms.
 class HeaderText {
  public:
@@ -64,7 +62,7 @@ class HeaderText {
     for (const double v : values) value(type, v);
     pad();
   }
-  void pad() { text_.resize(static_cast<std::size_t>(padded(std::ssize(text_))), '\0'); }
+  void pad() { text_.resize(static_cast<std::size_t>(netcdf_padded(std::ssize(text_))), '\0'); }
 
   bool wide_;
   std::string text_;
@@ -147,7 +145,7 @@ std::string format_netcdf_header(const std::vector<NetcdfDimension>& dimensions,
       for (const int d : v.dims) out.count(d);
       out.attributes(v.attributes, v.type, v.fill);
       out.number(static_cast<std::int64_t>(v.type), 4);
-      out.count(padded(v.shape.product() * size_of(v.type)));
+      out.count(netcdf_padded(v.shape.product() * size_of(v.type)));
       out.number(v.begin, 8);
     }
     return out.text();
@@ -156,7 +154,7 @@ std::string format_netcdf_header(const std::vector<NetcdfDimension>& dimensions,
   std::int64_t end = std::ssize(write());
   for (NetcdfPlace& v : variables) {
     v.begin = end;
-    end += padded(v.shape.product() * size_of(v.type));
+    end += netcdf_padded(v.shape.product() * size_of(v.type));
   }
   return write();
 }

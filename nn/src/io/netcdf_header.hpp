@@ -20,6 +20,9 @@ enum class NetcdfType : std::uint8_t {
 
 std::int64_t size_of(NetcdfType type);
 
+/// Bytes with those that fill the last word of four.
+constexpr std::int64_t netcdf_padded(std::int64_t bytes) { return (bytes + 3) / 4 * 4; }
+
 /// A variable of a file that is about to be written.
 struct NetcdfPlace {
   std::string name;

@@ -11,6 +11,7 @@
 #include "io/convert.hpp"
 #include "io/netcdf_header.hpp"
 #include "io/part_file.hpp"
+#include "io/stored_type.hpp"
 
 static_assert(std::endian::native == std::endian::little, "numbers are turned around on writing");
 
@@ -42,18 +43,7 @@ NetcdfType type_of(const NetcdfVariableSpec& v) {
 
 /// What values become in memory before they are turned into those of the file.
 DType staged_type(const NetcdfVariableSpec& v) {
-  if (v.packed) return DType::kFloat64;
-  if (v.dtype == DType::kBFloat16) return DType::kFloat32;
-  if (v.dtype == DType::kBool) return DType::kUInt8;
-  return v.dtype;
-}
-
-template <class T>
-void turn_around(std::byte* elements, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::byte* const e = elements + i * static_cast<std::int64_t>(sizeof(T));
-    std::reverse(e, e + sizeof(T));
-  }
+  return v.packed ? DType::kFloat64 : common_type(v.dtype);
 }
 
 void pack(const std::string& name, const NetcdfPacking& p, std::byte* elements, std::int64_t n) {
@@ -67,7 +57,7 @@ void pack(const std::string& name, const NetcdfPacking& p, std::byte* elements, 
     const std::int16_t stored = std::isnan(code) ? kMissing : static_cast<std::int16_t>(code);
     std::memcpy(elements + i * 2, &stored, 2);
   }
-  turn_around<std::int16_t>(elements, n);
+  swap_bytes(elements, 2, n);
 }
 
 FileArray array_of(const NetcdfVariableSpec& v, const NetcdfPlace& place) {
@@ -88,7 +78,7 @@ FileArray array_of(const NetcdfVariableSpec& v, const NetcdfPlace& place) {
         for (std::int64_t i = 0; fill && i < n; ++i)
           if (std::isnan(values[i])) values[i] = static_cast<T>(*fill);
       }
-      turn_around<T>(e, n);
+      swap_bytes(e, sizeof(T), n);
     };
   });
   return array;
@@ -184,7 +174,7 @@ NetcdfWriter::NetcdfWriter(const std::string& path,
     s.names.push_back(place.name);
     s.dtypes.push_back(variables[i].dtype);
     s.arrays.push_back(array_of(variables[i], place));
-    end = place.begin + (place.shape.product() * size_of(place.type) + 3) / 4 * 4;
+    end = place.begin + netcdf_padded(place.shape.product() * size_of(place.type));
   }
   s.file.emplace(path, head, end, collective);
 }
@@ -213,10 +203,8 @@ void NetcdfWriter::commit() {
   std::vector<std::int64_t> written = s.written;
   if (s.collective.size > 1) s.collective.sum(written);
   for (std::size_t i = 0; i < written.size(); ++i)
-    if (written[i] != s.arrays[i].shape.product())
-      throw UsageError(str("netcdf: ", written[i], " of ", s.arrays[i].shape.product(),
-                           " points of \"", s.names[i], "\" were written to ", s.path,
-                           " (parts are missing, or were written twice)."));
+    check_complete("netcdf", written[i], s.arrays[i].shape.product(),
+                   str("points of \"", s.names[i], "\""), s.path);
   s.collective.together([&] { s.file->sync(); });
   s.file->commit();
 }

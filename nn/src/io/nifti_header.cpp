@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "io/convert.hpp"
+#include "io/stored_type.hpp"
+
 namespace tessera::io {
 namespace {
 
@@ -233,26 +236,11 @@ std::string format_nifti(const NiftiSpec& spec) {
     }
   };
   put(0, static_cast<std::int32_t>(f.bytes));
-  const auto type = [&]() -> int {
-    switch (spec.dtype) {
-      case DType::kFloat64:
-        return 64;
-      case DType::kFloat32:
-      case DType::kBFloat16:
-        return 16;
-      case DType::kInt64:
-        return 1024;
-      case DType::kInt32:
-        return 8;
-      case DType::kUInt8:
-      case DType::kBool:
-        return 2;
-    }
-    return 0;
-  }();
-  put(f.datatype, static_cast<std::int16_t>(type));
-  const std::size_t element = spec.dtype == DType::kBFloat16 ? 4 : size_of(spec.dtype);
-  put(f.bitpix, static_cast<std::int16_t>(8 * element));
+  const StoredType stored = stored_type(common_type(spec.dtype));
+  const TypeRow* const type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                           [&](const TypeRow& row) { return row.type == stored; });
+  put(f.datatype, static_cast<std::int16_t>(type->code));
+  put(f.bitpix, static_cast<std::int16_t>(8 * size_of(stored)));
   dim(0, dims);
   for (std::size_t d = 1; d <= kMaxDims; ++d) {
     const int from = dims - static_cast<int>(d);

@@ -3,28 +3,12 @@
 #include <tessera/nn/io/npy_writer.hpp>
 
 #include "io/part_file.hpp"
+#include "io/stored_type.hpp"
 
 static_assert(std::endian::native == std::endian::little, "arrays are written little endian");
 
 namespace tessera::io {
 namespace {
-
-const char* descr(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return "<f8";
-    case DType::kInt32:
-      return "<i4";
-    case DType::kInt64:
-      return "<i8";
-    case DType::kUInt8:
-      return "|u1";
-    case DType::kBool:
-      return "|b1";
-    default:
-      return "<f4";
-  }
-}
 
 /// numpy.lib.format, version 1.0: padded so that the values begin at a multiple of 64 bytes.
 std::string header_of(DType dtype, const Shape& shape) {
@@ -32,8 +16,8 @@ std::string header_of(DType dtype, const Shape& shape) {
   for (const std::int64_t n : shape) sizes += str(n, ", ");
   if (shape.size() > 1) sizes.resize(sizes.size() - 2);
   if (shape.size() == 1) sizes.resize(sizes.size() - 1);
-  std::string text =
-      str("{'descr': '", descr(dtype), "', 'fortran_order': False, 'shape': (", sizes, "), }");
+  std::string text = str("{'descr': '", numpy_type(stored_type(dtype)),
+                         "', 'fortran_order': False, 'shape': (", sizes, "), }");
   constexpr std::size_t kStart = 10;
   text.resize((kStart + text.size() + 64) / 64 * 64 - kStart - 1, ' ');
   text += '\n';

@@ -1,7 +1,5 @@
 #include <glob.h>
 
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <string_view>
 #include <tessera/nn/io/field_reader.hpp>
@@ -12,6 +10,7 @@
 #include <tessera/nn/io/raw.hpp>
 #include <tessera/nn/io/zarr.hpp>
 
+#include "io/lower.hpp"
 #include "io/series_reader.hpp"
 
 namespace tessera::io {
@@ -29,10 +28,7 @@ std::vector<std::string> files_of(const std::string& pattern) {
 
 bool has_suffix(std::string path, std::string_view suffix) {
   while (!path.empty() && path.back() == '/') path.pop_back();
-  if (path.size() <= suffix.size()) return false;
-  return std::equal(
-      suffix.begin(), suffix.end(), path.end() - std::ssize(suffix),
-      [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
+  return path.size() > suffix.size() && lower(path).ends_with(suffix);
 }
 
 }  // namespace

@@ -62,6 +62,16 @@ void PartFile::commit() {
   owns_temporary_ = false;
 }
 
+void check_complete(const char* op,
+                    std::int64_t written,
+                    std::int64_t total,
+                    const std::string& what,
+                    const std::string& path) {
+  if (written != total)
+    throw UsageError(str(op, ": ", written, " of ", total, " ", what, " were written to ", path,
+                         " (parts are missing, or were written twice). Write each part once."));
+}
+
 void for_each_run(const char* op,
                   const Shape& shape,
                   const Box& box,

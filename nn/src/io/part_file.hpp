@@ -62,6 +62,13 @@ class PartFile {
   bool owns_temporary_ = false;
 };
 
+/// Throws UsageError unless as many elements were written as there are; `what` names them.
+void check_complete(const char* op,
+                    std::int64_t written,
+                    std::int64_t total,
+                    const std::string& what,
+                    const std::string& path);
+
 /// Calls f(data, first, count) with the elements of `data` as dense runs of `dtype`, in row-major
 /// order of an array of shape `shape` in which `data` is the part `box`; a run starts at element
 /// `first` of the array.

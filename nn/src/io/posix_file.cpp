@@ -179,13 +179,14 @@ bool is_temporary_name(const std::string& name) {
          name.find_first_not_of("0123456789abcdef", at + kTemporary.size()) == std::string::npos;
 }
 
-void remove_stale_temporaries(const std::string& path) noexcept {
+void remove_stale_temporaries(const std::string& path,
+                              void (*remove)(const std::string& temporary) noexcept) noexcept {
   try {
     const std::string start = std::filesystem::path(path).filename().string();
     for (const auto& entry : std::filesystem::directory_iterator(directory_of(path))) {
       const std::string name = entry.path().filename().string();
       if (is_temporary_name(name) && name.substr(0, name.rfind(kTemporary)) == start)
-        remove_quietly(entry.path().string());
+        remove(entry.path().string());
     }
   } catch (const std::exception&) {
     // They only take room.

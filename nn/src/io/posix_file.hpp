@@ -49,8 +49,12 @@ bool is_temporary_name(const std::string& name);
 /// Throws IoError when there is something at `path` other than a regular file, which a rename would
 /// replace: a directory, a device, a pipe.
 void check_replaceable(const std::string& path);
-/// Removes the temporary files that a run left behind which was killed while it wrote `path`.
-void remove_stale_temporaries(const std::string& path) noexcept;
+void remove_quietly(const std::string& path) noexcept;
+/// Removes the temporary files (or, by `remove`, directories) that a run left behind which was
+/// killed while it wrote `path`.
+void remove_stale_temporaries(
+    const std::string& path,
+    void (*remove)(const std::string& temporary) noexcept = remove_quietly) noexcept;
 /// A number that differs between processes, and between calls of one process.
 std::int64_t unique_id();
 /// Makes the entries of a directory durable.
@@ -62,7 +66,6 @@ void commit_file(const std::string& temporary, const std::string& path);
 void make_directory(const std::string& path);
 /// The directory and those above it that are missing, durably.
 void make_directories(const std::string& path);
-void remove_quietly(const std::string& path) noexcept;
 /// A directory and the files in it.
 void remove_directory_quietly(const std::string& path) noexcept;
 /// Writes a whole small file such that either the old or the new content is there, whatever

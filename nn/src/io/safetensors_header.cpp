@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "io/dense_array.hpp"
+
 namespace tessera::io {
 namespace {
 
@@ -198,14 +200,7 @@ const char* safetensors_name(DType dtype) {
 }
 
 std::int64_t tensor_bytes(const Shape& shape, DType dtype) {
-  // Sizes of 0 count as 1 for the overflow check: strides are products too.
-  std::int64_t bound = static_cast<std::int64_t>(size_of(dtype));
-  bool empty = false;
-  for (const std::int64_t n : shape) {
-    if (n < 0 || __builtin_mul_overflow(bound, std::max<std::int64_t>(n, 1), &bound)) return -1;
-    empty = empty || n == 0;
-  }
-  return empty ? 0 : bound;
+  return checked_bytes(shape, static_cast<std::int64_t>(size_of(dtype))).value_or(-1);
 }
 
 std::optional<DType> dtype_of_safetensors(std::string_view name) {

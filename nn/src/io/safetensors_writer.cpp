@@ -105,10 +105,7 @@ void SafetensorsWriter::commit() {
   std::int64_t declared = 0;
   for (const auto& entry : s.entries) declared += entry.shape.product();
   const std::int64_t written = s.collective.total(s.elements_written);
-  if (written != declared)
-    throw UsageError(
-        str("safetensors: ", written, " of ", declared, " elements were written to ", s.path,
-            " (parts are missing, or were written twice). Write each part of each tensor once."));
+  check_complete("safetensors", written, declared, "elements", s.path);
   s.file->commit();
 }
 

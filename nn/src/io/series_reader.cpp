@@ -1,29 +1,17 @@
 #include "io/series_reader.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <list>
 #include <mutex>
 
 #include "io/decoding.hpp"
+#include "io/lower.hpp"
 #include "io/stored_type.hpp"
 
 namespace tessera::io {
 namespace {
 
 constexpr std::size_t kOpenFiles = 32;
-
-bool same_name(const std::string& a, const std::string& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
-}
-
-int position_of(const std::vector<std::string>& dims, const std::string& along) {
-  for (std::size_t d = 0; d < dims.size(); ++d)
-    if (same_name(dims[d], along)) return static_cast<int>(d);
-  return -1;
-}
 
 bool same_decoding(const Decoding* a, const Decoding* b) {
   if (!a || !b) return a == b;
@@ -87,7 +75,7 @@ SeriesReader::SeriesReader(const std::vector<std::string>& paths, const std::str
   std::vector<Entry> entries;
   for (std::size_t i = 0; i < first->variables().size(); ++i) {
     const FieldVariable& v = first->variables()[i];
-    entries.push_back({v, storage_of(*first, i), v.numeric ? position_of(v.dims, along) : -1});
+    entries.push_back({v, storage_of(*first, i), v.numeric ? find_dimension(v.dims, along) : -1});
   }
   for (std::size_t file = 0; file < paths.size(); ++file) {
     const auto reader = state_->reader(file);

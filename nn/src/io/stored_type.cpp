@@ -57,6 +57,17 @@ void visit(StoredType type, F&& f) {
   }
 }
 
+constexpr std::pair<std::string_view, StoredType> kNumpyTypes[] = {
+    {"b1", StoredType::kBool},    {"i1", StoredType::kInt8},    {"u1", StoredType::kUInt8},
+    {"i2", StoredType::kInt16},   {"u2", StoredType::kUInt16},  {"i4", StoredType::kInt32},
+    {"u4", StoredType::kUInt32},  {"i8", StoredType::kInt64},   {"u8", StoredType::kUInt64},
+    {"f2", StoredType::kFloat16}, {"f4", StoredType::kFloat32}, {"f8", StoredType::kFloat64}};
+
+template <std::size_t N>
+void reverse_each(std::byte* at, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i, at += N) std::reverse(at, at + N);
+}
+
 template <class T>
 T load(const std::byte* from) {
   // Any byte but 0 is true: reading one that is neither 0 nor 1 as bool is undefined.
@@ -119,8 +130,29 @@ void load_integers(
 }
 
 void swap_bytes(void* values, std::int64_t size, std::int64_t count) {
-  auto* at = static_cast<std::byte*>(values);
-  for (std::int64_t i = 0; i < count; ++i, at += size) std::reverse(at, at + size);
+  auto* const at = static_cast<std::byte*>(values);
+  if (size == 2) reverse_each<2>(at, count);
+  if (size == 4) reverse_each<4>(at, count);
+  if (size == 8) reverse_each<8>(at, count);
+}
+
+StoredType stored_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return StoredType::kFloat64;
+    case DType::kBFloat16:
+      return StoredType::kBFloat16;
+    case DType::kInt32:
+      return StoredType::kInt32;
+    case DType::kInt64:
+      return StoredType::kInt64;
+    case DType::kUInt8:
+      return StoredType::kUInt8;
+    case DType::kBool:
+      return StoredType::kBool;
+    default:
+      return StoredType::kFloat32;
+  }
 }
 
 std::optional<NumpyType> parse_type_name(std::string_view text) {
@@ -133,17 +165,18 @@ std::optional<NumpyType> parse_type_name(std::string_view text) {
   return std::nullopt;
 }
 
+std::string numpy_type(StoredType type) {
+  for (const auto& [kind, known] : kNumpyTypes)
+    if (known == type) return str(size_of(type) > 1 ? "<" : "|", kind);
+  throw DTypeError(str("numpy: ", name(type), " has no name in NumPy. Store another type."));
+}
+
 std::optional<NumpyType> parse_numpy_type(std::string_view text) {
   if (text.size() != 3 && text.size() != 4) return std::nullopt;
   const char order = text[0];
   if (order != '<' && order != '>' && order != '|' && order != '=') return std::nullopt;
-  static constexpr std::pair<std::string_view, StoredType> kTypes[] = {
-      {"b1", StoredType::kBool},    {"i1", StoredType::kInt8},    {"u1", StoredType::kUInt8},
-      {"i2", StoredType::kInt16},   {"u2", StoredType::kUInt16},  {"i4", StoredType::kInt32},
-      {"u4", StoredType::kUInt32},  {"i8", StoredType::kInt64},   {"u8", StoredType::kUInt64},
-      {"f2", StoredType::kFloat16}, {"f4", StoredType::kFloat32}, {"f8", StoredType::kFloat64}};
   const std::string_view kind = text.substr(1);
-  for (const auto& [known, type] : kTypes) {
+  for (const auto& [known, type] : kNumpyTypes) {
     if (kind != known) continue;
     if (order == '|' && size_of(type) > 1) return std::nullopt;
     return NumpyType{type, order == '>' && size_of(type) > 1};

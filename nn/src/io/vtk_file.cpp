@@ -114,11 +114,6 @@ struct Names {
 
 }  // namespace
 
-DType vtk_type(DType dtype) {
-  if (dtype == DType::kBFloat16) return DType::kFloat32;
-  return dtype == DType::kBool ? DType::kUInt8 : dtype;
-}
-
 VtkFile::VtkFile(const std::string& path,
                  const VtkHeader& header,
                  const std::vector<VtkSlot>& slots,

@@ -14,7 +14,7 @@ struct VtkSlot {
   enum class Section { kPointData, kCellData, kPoints, kCells };
   Section section = Section::kPointData;
   std::string name;
-  DType dtype = DType::kFloat32;  ///< in the file: none of bf16, bool
+  DType dtype = DType::kFloat32;  ///< in the file: a common_type()
   std::int64_t tuples = 0;
   std::int64_t components = 1;
 
@@ -22,9 +22,6 @@ struct VtkSlot {
     return tuples * components * static_cast<std::int64_t>(size_of(dtype));
   }
 };
-
-/// The type in which values are stored.
-DType vtk_type(DType dtype);
 
 /// What a file says of itself: `<kind attributes><Piece piece>`.
 struct VtkHeader {

@@ -4,6 +4,7 @@
 #include <tessera/nn/io/vtk.hpp>
 
 #include "io/box_exchange.hpp"
+#include "io/convert.hpp"
 #include "io/vtk_file.hpp"
 
 namespace tessera::io {
@@ -111,7 +112,7 @@ void write_vtk_image(const std::string& path,
     return VtkSlot{
         .section = grid.cells ? VtkSlot::Section::kCellData : VtkSlot::Section::kPointData,
         .name = f.name,
-        .dtype = vtk_type(f.values.dtype()),
+        .dtype = common_type(f.values.dtype()),
         .tuples = box.volume(),
         .components = f.values.size(-1)};
   };

@@ -68,7 +68,7 @@ struct Rows {
       : tensor(t),
         part(part_in("vtk", t, t.shape())),
         held(all_boxes(ranks, part.box)),
-        dtype(vtk_type(t.dtype())) {
+        dtype(common_type(t.dtype())) {
     for (const Box& box : held)
       if (t.dims() > 1 && !box.empty() && box[1].size() != t.size(1))
         throw LayoutError(
@@ -150,10 +150,10 @@ void write_vtk_mesh(const std::string& path,
   const auto lay_out = [&](std::int64_t point_count, std::int64_t cell_count) {
     slots.clear();
     for (const VtkArray& a : point_values)
-      slots.push_back({Section::kPointData, a.name, vtk_type(a.values.dtype()), point_count,
+      slots.push_back({Section::kPointData, a.name, common_type(a.values.dtype()), point_count,
                        components_of(a.values)});
     for (const VtkArray& a : cell_values)
-      slots.push_back({Section::kCellData, a.name, vtk_type(a.values.dtype()), cell_count,
+      slots.push_back({Section::kCellData, a.name, common_type(a.values.dtype()), cell_count,
                        components_of(a.values)});
     slots.push_back({Section::kPoints, "Points", points.dtype, point_count, 3});
     slots.push_back(

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "io/base64.hpp"
 #include "io/json_attributes.hpp"
 #include "io/stored_type.hpp"
 
@@ -189,14 +190,6 @@ BytesCodec compressor(const Parser& parser, const std::string& name) {
                   "\" is unknown here; gzip, zlib, blosc, zstd, lz4 and crc32c can be read"));
 }
 
-/// The value of six bits of base64, or -1.
-int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 /// A double as xarray writes it into attributes of format 3.
 std::optional<double> base64_double(const std::string& text) {
   if (text.size() != 12 || text.back() != '=') return std::nullopt;
@@ -306,11 +299,18 @@ void parse_codecs3(Parser& parser, ZarrArray& array, const Json& codecs) {
 std::int64_t ZarrArray::chunk_bytes() const { return chunk.product() * size_of(type); }
 
 std::string ZarrArray::key(const Index& index) const {
-  const int dims = static_cast<int>(fill.size()) > size_of(type) ? chunk.size() - 1 : chunk.size();
-  std::string name = key_prefix;
-  for (int d = 0; d < dims; ++d) {
+  // Not of the pairs of complex numbers.
+  const int dims = std::ssize(fill) > size_of(type) ? chunk.size() - 1 : chunk.size();
+  return zarr_key(key_prefix, separator, {index.begin(), static_cast<std::size_t>(dims)});
+}
+
+std::string zarr_key(const std::string& prefix,
+                     char separator,
+                     std::span<const std::int64_t> index) {
+  std::string name = prefix;
+  for (const std::int64_t i : index) {
     if (!name.empty()) name += separator;
-    name += std::to_string(index[d]);
+    name += std::to_string(i);
   }
   return name.empty() ? "0" : name;
 }

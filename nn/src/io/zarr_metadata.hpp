@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <tessera/nn/io/field_reader.hpp>
 #include <vector>
@@ -45,6 +46,11 @@ struct ZarrArray {
   /// The name of the file of the chunk (or shard) with these indices.
   std::string key(const Index& index) const;
 };
+
+/// The name of a chunk's file: the prefix and the indices, `separator` between them.
+std::string zarr_key(const std::string& prefix,
+                     char separator,
+                     std::span<const std::int64_t> index);
 
 /// From the text of `.zarray` and `.zattrs` (an empty object when there is none). Throws DataError
 /// beginning with `where`.

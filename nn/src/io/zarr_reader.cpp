@@ -10,6 +10,7 @@
 #include <tessera/nn/io/zarr.hpp>
 #include <utility>
 
+#include "io/blocks.hpp"
 #include "io/convert.hpp"
 #include "io/decoding.hpp"
 #include "io/json_attributes.hpp"
@@ -21,7 +22,6 @@ namespace {
 
 constexpr int kDepth = 8;
 constexpr std::size_t kArrays = 10'000;
-constexpr std::int64_t kMetadataLimit = 64 << 20;
 constexpr std::size_t kCacheBytes = 32 << 20;
 constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
 
@@ -77,12 +77,7 @@ struct ZarrReader::State {
   std::optional<nlohmann::json> json(const std::string& name) const {
     const auto file = File::open_below(directory, name, root);
     if (!file) return std::nullopt;
-    if (file->size() > kMetadataLimit)
-      throw DataError(
-          str(file->path(), ": too large for a description (", file->size(), " bytes)."));
-    std::string text(static_cast<std::size_t>(file->size()), '\0');
-    file->read(text.data(), std::ssize(text), 0);
-    return parse_json(file->path(), text);
+    return parse_json_file(*file);
   }
 
   /// Adds the array at `path` ("" or "a/b/"), or those below it. Whether there is anything.
@@ -185,9 +180,6 @@ void ZarrReader::read_raw(std::size_t variable, const Box& box, void* values) co
   const bool packed = !array.codecs.bytes.empty();
   const bool pairs = std::ssize(array.fill) > element;
   const Shape shape = box.shape();
-  Box chunks = box;
-  for (int d = 0; d < dims; ++d)
-    chunks.set(d, {box.lo[d] / array.chunk[d], (box.hi[d] - 1) / array.chunk[d] + 1});
 
   // The last file stays open for the next chunk in it, with its index.
   std::string open_name;
@@ -227,7 +219,7 @@ void ZarrReader::read_raw(std::size_t variable, const Box& box, void* values) co
     });
   };
 
-  for_each_index(chunks, [&](const Index& chunk) {
+  for_each_index(chunks_of(box, array.chunk), [&](const Index& chunk) {
     Box own = box;     // of this chunk, in the chunk
     Box within = box;  // the same, in the result
     Index in_file = chunk;

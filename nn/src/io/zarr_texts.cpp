@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <tessera/core/error.hpp>
 
+#include "io/stored_type.hpp"
+
 namespace tessera::io {
 namespace {
 
@@ -28,24 +30,6 @@ Json json_of(const NetcdfAttributes& attributes) {
   return json;
 }
 
-/// Names of an element type in versions 2 and 3.
-std::pair<const char*, const char*> type_names(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return {"<f8", "float64"};
-    case DType::kInt32:
-      return {"<i4", "int32"};
-    case DType::kInt64:
-      return {"<i8", "int64"};
-    case DType::kUInt8:
-      return {"|u1", "uint8"};
-    case DType::kBool:
-      return {"|b1", "bool"};
-    default:
-      return {"<f4", "float32"};
-  }
-}
-
 Json array_v3(const ZarrArraySpec& a, const Shape& shape, const ZarrOptions& options) {
   Json bytes = {{"name", "bytes"}};
   if (size_of(a.dtype) > 1) bytes["configuration"] = {{"endian", "little"}};
@@ -62,7 +46,7 @@ Json array_v3(const ZarrArraySpec& a, const Shape& shape, const ZarrOptions& opt
       {"zarr_format", 3},
       {"node_type", "array"},
       {"shape", list(shape)},
-      {"data_type", type_names(a.dtype).second},
+      {"data_type", name(stored_type(a.dtype))},
       {"chunk_grid", {{"name", "regular"}, {"configuration", {{"chunk_shape", list(a.chunks)}}}}},
       {"chunk_key_encoding", {{"name", "default"}, {"configuration", {{"separator", "."}}}}},
       {"fill_value", fill},
@@ -79,7 +63,7 @@ Json array_v2(const ZarrArraySpec& a, const Shape& shape, const ZarrOptions& opt
   return {{"zarr_format", 2},
           {"shape", list(shape)},
           {"chunks", list(a.chunks)},
-          {"dtype", type_names(a.dtype).first},
+          {"dtype", numpy_type(stored_type(a.dtype))},
           {"compressor", compressor},
           // xarray takes a number for a mark of missing points.
           {"fill_value", is_floating(a.dtype) ? Json("NaN") : Json(nullptr)},
@@ -127,12 +111,6 @@ std::vector<std::pair<std::string, std::string>> zarr_metadata(
     throw UsageError(str("zarr: a name or an attribute is not valid UTF-8 (", e.what(), ")."));
   }
   return texts;
-}
-
-std::string zarr_chunk_name(int format, const Index& chunk) {
-  std::string name = format == 3 ? "c" : "";
-  for (const std::int64_t i : chunk) name += str(name.empty() ? "" : ".", i);
-  return name.empty() ? "0" : name;
 }
 
 }  // namespace tessera::io

@@ -14,7 +14,4 @@ std::vector<std::pair<std::string, std::string>> zarr_metadata(
     const NetcdfAttributes& attributes,
     const ZarrOptions& options);
 
-/// The name of a chunk's file in the directory of its array.
-std::string zarr_chunk_name(int format, const Index& chunk);
-
 }  // namespace tessera::io

@@ -7,11 +7,13 @@
 #include <tessera/nn/io/suggest.hpp>
 #include <tessera/nn/io/zarr_writer.hpp>
 
+#include "io/blocks.hpp"
 #include "io/box_exchange.hpp"
 #include "io/compress.hpp"
 #include "io/convert.hpp"
 #include "io/part_file.hpp"
 #include "io/system_calls.hpp"
+#include "io/zarr_metadata.hpp"
 #include "io/zarr_texts.hpp"
 
 namespace tessera::io {
@@ -31,22 +33,6 @@ void remove_store_quietly(const std::string& path) noexcept {
     // What stays only takes room.
   }
   remove_directory_quietly(path);
-}
-
-void remove_stale_stores(const std::string& path) noexcept {
-  try {
-    const std::filesystem::path p(path);
-    const std::string start = p.filename().string();
-    for (const auto& entry : std::filesystem::directory_iterator(
-             p.has_parent_path() ? p.parent_path() : std::filesystem::path("."))) {
-      const std::string name = entry.path().filename().string();
-      if (is_temporary_name(name) && name.substr(0, name.rfind(".tmp-")) == start &&
-          entry.is_directory())
-        remove_store_quietly(entry.path().string());
-    }
-  } catch (const std::exception&) {
-    // They only take room.
-  }
 }
 
 /// Throws unless there is nothing at `path`, or a Zarr store, which may be replaced.
@@ -100,13 +86,7 @@ struct Array {
   /// Calls f(chunk) for each that shares points with `part`.
   template <class F>
   void for_each_chunk(const Box& part, F&& f) const {
-    if (part.empty()) return;
-    Box chunks;
-    for (int d = 0; d < shape.size(); ++d) {
-      chunks.lo.push_back(part.lo[d] / spec.chunks[d]);
-      chunks.hi.push_back((part.hi[d] - 1) / spec.chunks[d] + 1);
-    }
-    for_each_index(chunks, f);
+    if (!part.empty()) for_each_index(chunks_of(part, spec.chunks), f);
   }
   std::size_t element() const { return tessera::size_of(spec.dtype); }
   /// A whole chunk without values: what lies beyond the array stays so.
@@ -171,8 +151,9 @@ struct ZarrWriter::State {
 
   void put(const Array& a, const Index& chunk, Bytes bytes) {
     const Bytes stored = compressed(std::move(bytes), options.codec, options.level);
-    const std::string name = str(temporary, "/", a.spec.name, "/",
-                                 zarr_chunk_name(options.format, a.scalar ? Index{} : chunk));
+    const std::string name =
+        str(temporary, "/", a.spec.name, "/",
+            zarr_key(options.format == 3 ? "c" : "", '.', a.scalar ? Index{} : chunk));
     files.push_back(name);
     File::create(name).write(stored.data(), std::ssize(stored), 0);
   }
@@ -340,7 +321,7 @@ ZarrWriter::ZarrWriter(const Mesh& mesh,
   ranks.together([&] {
     if (ranks.rank != 0) return;
     check_store(s.path);
-    remove_stale_stores(s.path);
+    remove_stale_temporaries(s.path, remove_store_quietly);
     s.owns_temporary = true;
     make_directory(s.temporary);
     for (const Array& a : s.arrays) make_directory(s.temporary + "/" + a.spec.name);
@@ -376,10 +357,8 @@ void ZarrWriter::write(std::string_view array, const Tensor& tensor, const Index
 void ZarrWriter::commit() {
   State& s = *state_;
   for (const Array& a : s.arrays)
-    if (a.written != a.shape.product())
-      throw UsageError(str("zarr: ", a.written, " of ", a.shape.product(), " points of \"",
-                           a.spec.name, "\" were written to ", s.path,
-                           " (parts are missing, or were written twice)."));
+    check_complete("zarr", a.written, a.shape.product(), str("points of \"", a.spec.name, "\""),
+                   s.path);
   s.ranks.together([&] {
     for (const std::string& name : s.files) File::modify(name).sync();
   });
