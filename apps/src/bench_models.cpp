@@ -25,11 +25,7 @@ class NetworkBench : public BenchModel {
           return settings->make(transform, c.mesh, c.dtype);
         }()),
         optimizer_(network_->layer().parameters(), {.lr = 1e-3}) {
-    Shape shape = {c.batch};
-    for (const std::int64_t n : c.domain) shape.push_back(n);
-    shape.push_back(1);
-    const Layout layout = field_placement(c.mesh, c.domain.size())
-                              .resolve(shape, {.multiple = network_->total_stride()});
+    const Layout layout = field_layout(c.mesh, c.batch, c.domain, 1, network_->total_stride());
     // Waves of the global position, of lengths that fit no part.
     const auto wave = [&](double steep) {
       return [&c, steep](const Index& i) {

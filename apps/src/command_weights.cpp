@@ -23,27 +23,26 @@ void add_weights(CLI::App& program, Command& chosen) {
   list->callback(
       [options, &chosen] { chosen = [options] { return list_weights(options->file); }; });
 
-  CLI::App* const import = command->add_subcommand(
+  CLI::App* const imported = command->add_subcommand(
       "import", "Make a run with the settings of another and the weights of a file.");
-  import->add_option("run", options->run, "Run whose network and normalisation it has.")
+  imported->add_option("run", options->run, "Run whose network and normalisation it has.")
       ->required();
-  import
+  imported
       ->add_option("file", options->file,
                    "Safetensors file (F16 and BF16, too). Every tensor needs a place.")
       ->required();
-  import->add_option("--names", options->names, help);
-  import->add_option("--out", options->out, "Directory of the new run.")->required();
-  import->callback([options, &chosen] { chosen = [options] { return import_weights(*options);
-};
-}  // namespace tessera::app
-);
+  imported->add_option("--names", options->names, help);
+  imported->add_option("--out", options->out, "Directory of the new run.")->required();
+  imported->callback(
+      [options, &chosen] { chosen = [options] { return import_weights(*options); }; });
 
-CLI::App* const exported =
-    command->add_subcommand("export", "Write the weights of a run for another program.");
-exported->add_option("run", options->run, "Directory of the run.")->required();
-exported->add_option("file", options->file, "Safetensors file to write.")->required();
-exported->add_option("--names", options->names, help);
-exported->callback([options, &chosen] { chosen = [options] { return export_weights(*options); }; });
+  CLI::App* const exported =
+      command->add_subcommand("export", "Write the weights of a run for another program.");
+  exported->add_option("run", options->run, "Directory of the run.")->required();
+  exported->add_option("file", options->file, "Safetensors file to write.")->required();
+  exported->add_option("--names", options->names, help);
+  exported->callback(
+      [options, &chosen] { chosen = [options] { return export_weights(*options); }; });
 }
 
 }  // namespace tessera::app

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -13,6 +12,7 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/nn/checkpoint.hpp>
 #include <tessera/nn/data/scores.hpp>
+#include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
 #include "grid_tasks.hpp"
@@ -155,8 +155,7 @@ struct Scored {
 std::vector<double> areas(const data::Forecast& data, const Layout& layout) {
   std::vector<double> area;
   for (int d = 0; d < data.dims(); ++d) {
-    const std::string units = data.field(0).coordinate_attribute(d, "units");
-    if (units.rfind("degrees_north", 0) != 0 && units.rfind("degree_north", 0) != 0) continue;
+    if (!is_degrees(data.field(0).coordinate_attribute(d, "units"), 'n')) continue;
     if (!io::is_first_replica(layout)) return {};
     const std::vector<double>& latitude = data.field(0).coordinates(d);
     Box points = layout.local_box();
@@ -287,9 +286,7 @@ int evaluate_forecast(const EvaluateOptions& options, const Trained& trained, co
       }
     }
     std::cout << std::flush;
-    std::ofstream out(files.evaluation());
-    out << json.dump(2) << '\n';
-    if (!out) throw IoError(str("evaluate: cannot write ", files.evaluation(), "."));
+    io::write_text(files.evaluation(), json.dump(2) + "\n");
     if (!picture.empty()) {
       draw_forecast(files.error_picture(),
                     {.truth = picture[0],

@@ -173,11 +173,8 @@ int evaluate_refine(const EvaluateOptions& options, const Trained& trained, cons
     for (const Tile& tile : tiles) {
       const Box kept = finer(tile.part, factor);
       if (!touches(kept, part, size)) continue;
-      Shape shape = {1};
-      for (const std::int64_t n : tile.window.shape()) shape.push_back(n);
-      shape.push_back(data.input_channels());
-      const Layout input =
-          field_placement(mesh, dims).resolve(shape, {.multiple = trained.model->total_stride()});
+      const Layout input = field_layout(mesh, 1, tile.window.shape(), data.input_channels(),
+                                        trained.model->total_stride());
       const Layout fine = data.fine_layout(input);
       const data::SuperResolutionBatch batch =
           data.window(tile.window, input, fine, settings.dtype(), f);

@@ -70,10 +70,7 @@ void place_forecast(data::Forecast& data,
                     std::int64_t samples,
                     std::int64_t stride,
                     const std::vector<data::ForecastScale>& scales) {
-  Shape shape = {samples};
-  for (const std::int64_t n : data.grid()) shape.push_back(n);
-  shape.push_back(data.input_channels());
-  data.prepare(field_placement(mesh, data.dims()).resolve(shape, {.multiple = stride}),
+  data.prepare(field_layout(mesh, samples, data.grid(), data.input_channels(), stride),
                nn::collective(mesh), scales);
 }
 
@@ -108,13 +105,10 @@ std::unique_ptr<Task> imitate_forecast(const RunSettings& settings,
       transform.in_channels += edge != EdgeRule::kCircular ? 1 : 0;
   }
   transform.out_channels = variables;
-  Shape shape{settings.batch};
-  for (const std::int64_t n : size) shape.push_back(n);
-  shape.push_back(transform.in_channels);
-  const auto place = [shape, variables](const Mesh& mesh, std::int64_t stride) {
-    const int channels = shape.size() - 1;
-    const Layout input = field_placement(mesh, channels - 1).resolve(shape, {.multiple = stride});
-    return Imitation::Layouts{input, input.with_dim(channels, variables, {})};
+  const auto place = [samples = settings.batch, size, channels = transform.in_channels, variables](
+                         const Mesh& mesh, std::int64_t stride) {
+    const Layout input = field_layout(mesh, samples, size, channels, stride);
+    return Imitation::Layouts{input, input.with_dim(input.dims() - 1, variables, {})};
   };
   return std::make_unique<Imitation>(settings, transform, place);
 }

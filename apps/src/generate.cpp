@@ -121,11 +121,7 @@ int generate(const GenerateSettings& settings, const GenerateOptions& options) {
   }
   const Mesh mesh = parse_mesh(options.mesh);
   const io::Collective ranks = nn::collective(mesh);
-  Shape shape = {s.samples};
-  for (const std::int64_t n : grid) shape.push_back(n);
-  shape.push_back(1);
-  const std::unique_ptr<solvers::Solver> solver =
-      s.solver(field_placement(mesh, grid.size()).resolve(shape));
+  const std::unique_ptr<solvers::Solver> solver = s.solver(field_layout(mesh, s.samples, grid, 1));
 
   const std::vector<io::NetcdfDimension> dimensions = dimensions_of(s, grid, *solver);
   std::vector<io::NetcdfVariableSpec> variables;
@@ -181,7 +177,7 @@ int generate(const GenerateSettings& settings, const GenerateOptions& options) {
         "million points per second)\n",
         options.out, s.frames, grid.str(), s.samples, s.samples > 1 ? "s" : "", solver->steps(),
         solver->dt(), seconds,
-        1e-6 * static_cast<double>(shape.product() * solver->steps()) / seconds);
+        1e-6 * static_cast<double>(s.samples * grid.product() * solver->steps()) / seconds);
     if (heat != nullptr) {
       fmt::print("Largest difference from the exact answer at time {:.4g}: {:.3g}\n",
                  solver->time(), error);

@@ -92,12 +92,6 @@ data::Segmentation open_segmentation(const RunSettings& settings,
                                      const Mesh& mesh,
                                      const Trained* trained = nullptr,
                                      const std::string& file = {});
-/// The layout of `samples` samples with `channels`.
-Layout segment_layout(const Mesh& mesh,
-                      std::int64_t samples,
-                      const Shape& points,
-                      std::int64_t channels,
-                      std::int64_t stride);
 /// Classes that the model gives the points of this rank's part of the whole volume, row-major.
 std::vector<std::int32_t> segmented(const Trained& trained,
                                     data::Segmentation& data,

@@ -51,4 +51,15 @@ Placement field_placement(const Mesh& mesh, int dims) {
   return placement;
 }
 
+Layout field_layout(const Mesh& mesh,
+                    std::int64_t samples,
+                    std::span<const std::int64_t> points,
+                    std::int64_t channels,
+                    std::int64_t multiple) {
+  Shape shape(points);
+  shape.insert(0, samples);
+  shape.push_back(channels);
+  return field_placement(mesh, shape.size() - 2).resolve(shape, {.multiple = multiple});
+}
+
 }  // namespace tessera::app

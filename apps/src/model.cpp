@@ -27,9 +27,7 @@ void Model::spread(const Spread& spread, const Mesh& mesh) {
     mesh.axis(spread.tensor);
     nn::place(network(), models::tensor_parallel(network(), spread.tensor));
   }
-  if (spread.shard != "none")
-    nn::shard(network(), {.stage = choose<int>("shard", spread.shard,
-                                               {{"zero1", 1}, {"zero2", 2}, {"zero3", 3}})});
+  if (spread.stage() > 0) nn::shard(network(), {.stage = spread.stage()});
 }
 
 }  // namespace tessera::app

@@ -10,11 +10,6 @@
 namespace tessera::app {
 namespace {
 
-bool ascending(const data::GridField& field, int dim) {
-  const std::vector<double>& x = field.coordinates(dim);
-  return x.size() < 2 || x.front() < x.back();
-}
-
 View view_of(const std::vector<double>& values, std::int64_t rows, std::int64_t columns) {
   return View::dense(const_cast<double*>(values.data()), DType::kFloat64, {rows, columns});
 }
@@ -23,18 +18,6 @@ View view_of(const std::vector<double>& values, std::int64_t rows, std::int64_t 
 io::ColorMap map_of(const std::vector<double>& values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   return *low < 0.0 && *high > 0.0 ? io::ColorMap::kRelief : io::ColorMap::kViridis;
-}
-
-/// Whether a unit is degrees in the direction `way`, north or east (CF conventions 4.1 and 4.2).
-bool is_degrees(const std::string& unit, char way) {
-  std::string text;
-  for (const char c : unit)
-    if (std::isalpha(static_cast<unsigned char>(c)))
-      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const std::string full = way == 'n' ? "north" : "east";
-  for (const std::string degrees : {"degree", "degrees"})
-    if (text == degrees + full || text == degrees + way) return true;
-  return false;
 }
 
 /// The coordinates of `part`, which runs on across the end of a periodic dimension.
@@ -78,6 +61,22 @@ std::string unit_of(const io::FieldVariable& variable) {
   if (it == variable.attributes.end()) return "";
   const std::string* const text = std::get_if<std::string>(&it->second);
   return text != nullptr ? *text : "";
+}
+
+bool is_degrees(const std::string& unit, char way) {
+  std::string text;
+  for (const char c : unit)
+    if (std::isalpha(static_cast<unsigned char>(c)))
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string full = way == 'n' ? "north" : "east";
+  for (const std::string degrees : {"degree", "degrees"})
+    if (text == degrees + full || text == degrees + way) return true;
+  return false;
+}
+
+bool ascending(const data::GridField& field, int dim) {
+  const std::vector<double>& x = field.coordinates(dim);
+  return x.size() < 2 || x.front() < x.back();
 }
 
 Degrees degrees_of(const data::GridField& field, int rows_dim) {

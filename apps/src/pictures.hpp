@@ -32,6 +32,11 @@ void draw_forecast(const std::string& path,
                    const ForecastPicture& picture,
                    const data::GridField& field);
 
+/// Whether a unit is degrees in the direction `way`, 'n'orth or 'e'ast (CF conventions 4.1, 4.2).
+bool is_degrees(const std::string& unit, char way);
+/// Whether coordinates of a dimension rise, or are not known.
+bool ascending(const data::GridField& field, int dim);
+
 /// Degrees north of rows and east of columns; both or none.
 struct Degrees {
   std::vector<double> latitudes = {};

@@ -37,8 +37,6 @@ std::vector<int> few_ranks(const std::vector<MeshAxis>& axes) {
   return {ranks.begin(), ranks.end()};
 }
 
-const std::vector<std::string> kShards = {"none", "zero1", "zero2", "zero3"};
-
 int data_of(const std::vector<MeshAxis>& axes) {
   return !axes.empty() && axes[0].name == "data" ? axes[0].size : 1;
 }
@@ -345,14 +343,14 @@ Choice propose(const PlannedModel& model,
   std::vector<std::string> names = {"data"};
   names.insert(names.end(), model.axes.begin(), model.axes.end());
   std::vector<std::int64_t> told(names.size() + 2, 0);
-  const auto place = [](const std::vector<std::string>& list, const std::string& name) {
-    return std::find(list.begin(), list.end(), name) - list.begin();
+  const auto place = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) - names.begin();
   };
   if (process().rank == 0) {
     for (const MeshAxis& axis : best.axes)
-      told[static_cast<std::size_t>(place(names, axis.name))] = axis.size;
-    told[names.size()] = place(kShards, best.spread.shard);
-    told[names.size() + 1] = place(names, best.spread.tensor);
+      told[static_cast<std::size_t>(place(axis.name))] = axis.size;
+    told[names.size()] = best.spread.stage();
+    told[names.size() + 1] = place(best.spread.tensor);
   }
   parallel::broadcast(parallel::Group::world(), told.data(),
                       std::ssize(told) * static_cast<std::int64_t>(sizeof told[0]), 0,

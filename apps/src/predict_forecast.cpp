@@ -94,13 +94,12 @@ int predict_forecast(const PredictOptions& options, const Trained& trained, cons
   writer.commit();
   ranks.together([&] {
     if (mesh.rank() != 0 || picture.empty()) return;
-    const std::vector<double>& rows = field.coordinates(0);
     draw_field(std::filesystem::path(options.output).replace_extension(".png").string(),
                {.shape = data.grid(),
                 .values = picture,
                 .title = fmt::format("{}, foretold", field.variable().name),
                 .unit = unit_of(field.variable()),
-                .first_row_below = rows.size() < 2 || rows.front() < rows.back(),
+                .first_row_below = ascending(field, 0),
                 .degrees = degrees_of(field, 0)});
   });
   return 0;

@@ -174,11 +174,9 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
   const NoGrad no_grad;
   for (std::int64_t f = 0; f < field.fields(); ++f) {
     for (const Tile& tile : tiles) {
-      Shape shape = {1};
-      for (const std::int64_t n : tile.window.shape()) shape.push_back(n);
-      shape.push_back(trained.model->transform().in_channels);
       const Layout input =
-          field_placement(mesh, dims).resolve(shape, {.multiple = trained.model->total_stride()});
+          field_layout(mesh, 1, tile.window.shape(), trained.model->transform().in_channels,
+                       trained.model->total_stride());
       Tensor x;
       if (pairs) {
         x = pairs->window(tile.window, input, pairs->fine_layout(input), dtype, f).input;
@@ -220,7 +218,6 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
   if (picture) values = picture->means(fine_grid, ranks);
   ranks.together([&] {
     if (mesh.rank() != 0 || dims != 2) return;
-    const std::vector<double>& rows = field.coordinates(0);
     Degrees degrees = degrees_of(field, 0);
     if (!degrees.latitudes.empty())
       degrees = {dimensions[dimensions.size() - 2].coordinates, dimensions.back().coordinates};
@@ -230,7 +227,7 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
                 .title = fmt::format("{}, refined {} times: {} x {} points", spec.name, factor,
                                      fine_grid[0], fine_grid[1]),
                 .unit = unit_of(field.variable()),
-                .first_row_below = rows.size() < 2 || rows.front() < rows.back(),
+                .first_row_below = ascending(field, 0),
                 .relief = true,
                 .degrees = degrees});
   });

@@ -148,17 +148,17 @@ std::unique_ptr<Task> imitate_refine(const RunSettings& settings,
     for (const EdgeRule edge : transform.edges)
       transform.in_channels += edge != EdgeRule::kCircular ? 1 : 0;
   }
-  Shape shape{settings.batch};
-  for (const std::int64_t n : size) shape.push_back(n / factor);
-  shape.push_back(transform.in_channels);
-  const auto place = [shape, factor](const Mesh& mesh, std::int64_t stride) {
-    const int dims = shape.size() - 2;
-    const Layout input = field_placement(mesh, dims).resolve(shape, {.multiple = stride});
+  std::vector<std::int64_t> coarse = size;
+  for (std::int64_t& n : coarse) n /= factor;
+  const auto place = [samples = settings.batch, coarse, channels = transform.in_channels, factor](
+                         const Mesh& mesh, std::int64_t stride) {
+    const Layout input = field_layout(mesh, samples, coarse, channels, stride);
+    const int dims = input.dims() - 2;
     Layout target = input;
     for (int d = 1; d <= dims; ++d) {
       DimSplit split = input.split(d);
       for (std::int64_t& bound : split.bounds) bound *= factor;
-      target = target.with_dim(d, shape[d] * factor, split);
+      target = target.with_dim(d, input.shape()[d] * factor, split);
     }
     return Imitation::Layouts{input, target.with_dim(dims + 1, 1, {})};
   };

@@ -35,7 +35,7 @@ void RunSettings::declare(io::Settings& s) {
   s.add("training.shard", shard,
         "What all ranks share of parameters' memory: the state of the optimiser (zero1), gradients "
         "too (zero2), parameters too (zero3).",
-        {.choices = {"none", "zero1", "zero2", "zero3"}});
+        {.choices = kShards});
   s.add("training.tensor", tensor,
         "Mesh axis that splits attention by heads and layers by channels; the domain may be split "
         "over it, too. compare then looks at gradients and weights alone.");

@@ -41,7 +41,7 @@ class SegmentTask : public Task {
             .edges = edges()};
   }
   void place(const Mesh& mesh, std::int64_t stride) override {
-    input_ = segment_layout(mesh, samples_, data_.sample_shape(), data_.input_channels(), stride);
+    input_ = field_layout(mesh, samples_, data_.sample_shape(), data_.input_channels(), stride);
   }
   Batch batch(std::int64_t first) const override {
     const data::SegmentationBatch b = data_.batch(first, input_, dtype_);
@@ -108,9 +108,9 @@ std::unique_ptr<Task> imitate_segment(const RunSettings& settings,
                                .in_channels = 1 + (grid.coordinates ? dims : 0),
                                .out_channels = classes,
                                .edges = imitated_edges(grid.periodic, size.size())};
-  const auto place = [samples = settings.batch, points = Shape(std::span(size)),
-                      channels = transform.in_channels](const Mesh& mesh, std::int64_t stride) {
-    const Layout input = segment_layout(mesh, samples, points, channels, stride);
+  const auto place = [samples = settings.batch, size, channels = transform.in_channels](
+                         const Mesh& mesh, std::int64_t stride) {
+    const Layout input = field_layout(mesh, samples, size, channels, stride);
     return Imitation::Layouts{input, data::Segmentation::target_layout(input)};
   };
   return std::make_unique<ImitatedSegments>(settings, transform, place);
@@ -156,17 +156,6 @@ data::Segmentation open_segmentation(const RunSettings& settings,
   if (trained != nullptr)
     o.scale = data::IntensityScale{trained->number("mean"), trained->number("std")};
   return data::Segmentation(o, ranks);
-}
-
-Layout segment_layout(const Mesh& mesh,
-                      std::int64_t samples,
-                      const Shape& points,
-                      std::int64_t channels,
-                      std::int64_t stride) {
-  Shape shape = points;
-  shape.insert(0, samples);
-  shape.push_back(channels);
-  return field_placement(mesh, points.size()).resolve(shape, {.multiple = stride});
 }
 
 std::vector<std::int32_t> segmented(const Trained& trained,

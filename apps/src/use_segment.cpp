@@ -3,15 +3,16 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tessera/nn/checkpoint.hpp>
+#include <tessera/nn/io/jsonl.hpp>
 #include <tessera/nn/io/nifti.hpp>
 #include <tessera/nn/io/safetensors.hpp>
 
 #include "grid_tasks.hpp"
+#include "mesh_option.hpp"
 #include "pictures.hpp"
 #include "run_settings.hpp"
 #include "use.hpp"
@@ -133,37 +134,40 @@ int evaluate_segment(const EvaluateOptions& options, const Trained& trained, con
                          " was trained on everything (data.slabs is empty). Train with --slabs."));
   }
   const Layout layout =
-      segment_layout(mesh, 1, data.shape(), data.input_channels(), trained.model->total_stride());
+      field_layout(mesh, 1, data.shape(), data.input_channels(), trained.model->total_stride());
   const std::vector<std::int32_t> model = segmented(trained, data, layout);
 
   // The plain answer: the class at the nearest labelled plane, where the volume is not 0.
   const Box part = points_of(layout);
   Box along = part;
   if (!part.empty()) along.set(slabs.dim, {0, data.shape()[slabs.dim]});
-  std::vector<std::int32_t> truth, all;
+  std::vector<std::int32_t> all;
   std::vector<float> intensities;
   ranks.together([&] {
     all = data.read_classes(along);
-    truth = data.read_classes(part);
     intensities = data.read_intensities(part);
   });
   const Strides strides = row_major(along.shape());
-  const std::int64_t classes = data.classes();
-  Overlap by_model(classes), by_plane(classes), in_training(classes);
-  std::size_t at = 0;
-  for_each_index(part, [&](const Index& i) {
-    const std::size_t p = at++;
-    const std::int64_t plane = i[slabs.dim];
-    const Part held = data.part(plane);
-    if (held == Part::kTraining) in_training.add(truth[p], model[p]);
-    if (held != Part::kHeldOut) return;
-    by_model.add(truth[p], model[p]);
-    const std::int64_t nearest = slabs.nearest_training(plane, data.shape()[slabs.dim]);
+  const auto class_at = [&](const Index& i, std::int64_t plane) {
     std::int64_t offset = 0;
     for (int d = 0; d < data.dims(); ++d)
-      offset += strides[d] * (d == slabs.dim ? nearest : i[d] - along.lo[d]);
+      offset += strides[d] * (d == slabs.dim ? plane : i[d] - along.lo[d]);
+    return all[static_cast<std::size_t>(offset)];
+  };
+  const std::int64_t classes = data.classes();
+  Overlap by_model(classes), by_plane(classes), in_training(classes);
+  std::vector<std::int32_t> truth;
+  for_each_index(part, [&](const Index& i) {
+    const std::size_t p = truth.size();
+    const std::int64_t plane = i[slabs.dim];
+    const std::int32_t is = truth.emplace_back(class_at(i, plane));
+    const Part held = data.part(plane);
+    if (held == Part::kTraining) in_training.add(is, model[p]);
+    if (held != Part::kHeldOut) return;
+    by_model.add(is, model[p]);
+    const std::int64_t nearest = slabs.nearest_training(plane, data.shape()[slabs.dim]);
     const bool inside = intensities[p] != 0.0f && nearest >= 0;
-    by_plane.add(truth[p], inside ? all[static_cast<std::size_t>(offset)] : 0);
+    by_plane.add(is, inside ? class_at(i, nearest) : 0);
   });
   for (Overlap* o : {&by_model, &by_plane, &in_training}) o->share(ranks);
   const std::vector<SegmentPlane> planes = planes_of(data, part, &truth, model, ranks);
@@ -189,9 +193,7 @@ int evaluate_segment(const EvaluateOptions& options, const Trained& trained, con
     row("mean without background", by_model.mean_dice(1), by_plane.mean_dice(1),
         in_training.mean_dice(1), "");
     std::cout << std::flush;
-    std::ofstream out(files.evaluation());
-    out << json.dump(2) << '\n';
-    if (!out) throw IoError(str("evaluate: cannot write ", files.evaluation(), "."));
+    io::write_text(files.evaluation(), json.dump(2) + "\n");
     if (!planes.empty()) draw_segments(files.error_picture(), planes, classes);
   });
   return 0;
@@ -208,7 +210,7 @@ int predict_segment(const PredictOptions& options, const Trained& trained, const
   data::Segmentation data = open_segmentation(*trained.settings, mesh, &trained, file);
   const std::int64_t classes = trained.model->transform().out_channels;
   const Layout layout =
-      segment_layout(mesh, 1, data.shape(), data.input_channels(), trained.model->total_stride());
+      field_layout(mesh, 1, data.shape(), data.input_channels(), trained.model->total_stride());
   std::vector<std::int32_t> model = segmented(trained, data, layout);
   const Box part = points_of(layout);
 

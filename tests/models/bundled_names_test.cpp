@@ -67,14 +67,13 @@ void check(Model& model, const Mesh& mesh, const std::string& list) {
 
 TEST_CASE("a U-Net under the names of diffusers, stored as F16") {
   const Mesh mesh = Mesh::world({{"h", process().count}});
-  models::UNetOptions options;
-  options.in_channels = 2;
-  options.out_channels = 3;
-  options.base = 2;
-  options.multipliers = {2, 4, 3};
-  options.blocks = 2;
-  options.norm_groups = 2;
-  models::UNet model(options, mesh, DType::kFloat64);
+  models::UNet model({.in_channels = 2,
+                      .out_channels = 3,
+                      .base = 2,
+                      .multipliers = {2, 4, 3},
+                      .blocks = 2,
+                      .norm_groups = 2},
+                     mesh, DType::kFloat64);
   const Placement split(mesh);
   nn::place(model, {{"up.*.transposed.weight", {.rest = split.shard(0, {"h"})}},
                     {"down.0.blocks.*.conv1.weight", {.rest = split.shard(3, {"h"})}}});
@@ -94,17 +93,16 @@ TEST_CASE("a U-Net under the names of diffusers, stored as F16") {
 
 TEST_CASE("a vision transformer under the names of timm") {
   const Mesh mesh = Mesh::world({{"h", process().count}});
-  models::ViTOptions options;
-  options.in_channels = 3;
-  options.classes = 5;
-  options.patch = {2, 4};
-  options.channels = 12;
-  options.depth = 2;
-  options.heads = 3;
-  options.mlp_ratio = 2;
-  options.positions = models::ViTOptions::Positions::kLearned;
-  options.grid = {3, 4};
-  models::ViT model(options, mesh, DType::kFloat64);
+  models::ViT model({.in_channels = 3,
+                     .classes = 5,
+                     .patch = {2, 4},
+                     .channels = 12,
+                     .depth = 2,
+                     .heads = 3,
+                     .mlp_ratio = 2,
+                     .positions = models::ViTOptions::Positions::kLearned,
+                     .grid = {3, 4}},
+                    mesh, DType::kFloat64);
   nn::place(model, {{"positions.weight", {.rest = Placement(mesh).shard(1, {"h"})}},
                     {"blocks.*.attn.key.weight", {.rest = Placement(mesh).shard(0, {"h"})}}});
   check(model, mesh, "vit_timm");
