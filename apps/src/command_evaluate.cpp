@@ -14,6 +14,7 @@ void add_evaluate(CLI::App& program, Command& chosen) {
   command->add_option("run", options->run, "Directory of the run.")->required();
   command->add_option("--mesh", options->mesh, kMeshHelp);
   command->add_option("--tile", options->tile, kTileHelp)->check(CLI::NonNegativeNumber);
+  command->add_flag("--mirrors", options->mirrors, kMirrorsHelp);
   command
       ->add_option("--last", options->last,
                    "Score the last so many held-out frames of a forecast; 0: all.")

@@ -26,6 +26,7 @@ void add_predict(CLI::App& program, Command& chosen) {
                     "be compared with it.");
   command->add_option("--mesh", options->mesh, kMeshHelp);
   command->add_option("--tile", options->tile, kTileHelp)->check(CLI::NonNegativeNumber);
+  command->add_flag("--mirrors", options->mirrors, kMirrorsHelp);
   command->callback([options, &chosen] { chosen = [options] { return predict(*options); }; });
 }
 

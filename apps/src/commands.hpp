@@ -39,6 +39,12 @@ inline constexpr const char* kTileHelp =
     "Refine in overlapping tiles of so many fine points in each dimension; 0: in one piece, or, "
     "with a model that only knows the size of its crops, in tiles of that size.";
 
+/// Help of --mirrors.
+inline constexpr const char* kMirrorsHelp =
+    "Refine: the mean of the answers to the field and its mirror images, 4 of them in 2-D; takes "
+    "as "
+    "many times as long.";
+
 /// Settings of a command: those of a file, then those of options.
 struct CommandSettings {
   io::Settings all;

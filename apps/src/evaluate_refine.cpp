@@ -181,7 +181,8 @@ int evaluate_refine(const EvaluateOptions& options, const Trained& trained, cons
       const Tensor coarse = slice(batch.input, -1, 0, 1);
       const auto& edges = trained.model->transform().edges;
       const std::array<Tensor, 3> predictions = {
-          trained(batch.input), nn::upsample(coarse, factor, InterpolateMode::kCubic, edges),
+          options.mirrors ? trained.over_mirrors(batch.input) : trained(batch.input),
+          nn::upsample(coarse, factor, InterpolateMode::kCubic, edges),
           nn::upsample(coarse, factor, InterpolateMode::kLinear, edges)};
       const View tv = batch.target.local();
       const View mv = batch.mask.defined() ? batch.mask.local() : View{};
@@ -222,6 +223,7 @@ int evaluate_refine(const EvaluateOptions& options, const Trained& trained, cons
                                    {"factor", factor},
                                    {"holdout", GridSettings::of(settings).holdout},
                                    {"weights", files.weights()},
+                                   {"mirrors", options.mirrors},
                                    {"scores", scores},
                                    {"gain_over_bicubic", gain}};
     io::write_text(files.evaluation(), json.dump(2) + "\n");

@@ -183,7 +183,7 @@ int predict_refine(const PredictOptions& options, const Trained& trained, const 
       } else {
         ranks.together([&] { x = read_input(field, f, tile.window, input, norm, dtype); });
       }
-      Tensor y = trained(x) * norm.std + norm.mean;
+      Tensor y = (options.mirrors ? trained.over_mirrors(x) : trained(x)) * norm.std + norm.mean;
       for (int d = 0; d < dims; ++d) {
         const std::int64_t from_edge = (tile.part.lo[d] - tile.window.lo[d]) * factor;
         y = slice(y, d + 1, from_edge, from_edge + tile.part[d].size() * factor);

@@ -2,6 +2,9 @@
 
 #include <charconv>
 #include <filesystem>
+#include <tessera/autograd/autograd.hpp>
+#include <tessera/autograd/ops/elementwise.hpp>
+#include <tessera/autograd/ops/roll.hpp>
 #include <tessera/nn/checkpoint.hpp>
 
 namespace tessera::app {
@@ -50,6 +53,18 @@ double number_in(const io::Metadata& metadata, const std::string& key, const std
   if (error != std::errc() || end != t.data() + t.size())
     throw DataError(str("model: ", path, " has \"", t, "\" for ", key, "."));
   return value;
+}
+
+Tensor Trained::over_mirrors(const Tensor& x) const {
+  const int images = 1 << (x.dims() - 2);
+  Tensor sum = (*this)(x);
+  for (int image = 1; image < images; ++image) {
+    Dims mirrored;
+    for (int d = 1; d + 1 < x.dims(); ++d)
+      if ((image >> (d - 1) & 1) != 0) mirrored.push_back(d);
+    sum = sum + flip((*this)(flip(x, mirrored)), mirrored);
+  }
+  return sum * (1.0 / images);
 }
 
 void save_trained(const std::string& path,

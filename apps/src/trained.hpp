@@ -44,6 +44,9 @@ struct Trained {
   double number(const std::string& key) const { return number_in(metadata, key, path); }
   /// Forward pass in evaluation; nothing is recorded under NoGrad.
   Tensor operator()(const Tensor& x) const { return (*model)(x); }
+  /// The mean of the answers to x [N, domain..., C] and to its mirror images, each turned back: 2^d
+  /// forward passes (Lim et al. 2017, "Enhanced deep residual networks", geometric self-ensemble).
+  Tensor over_mirrors(const Tensor& x) const;
 };
 
 /// Writes the weights with everything that load_trained needs.

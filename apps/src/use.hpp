@@ -10,6 +10,7 @@ struct EvaluateOptions {
   std::string mesh;
   std::string run;
   std::int64_t tile = 0;  ///< fine points of the tiles in which fields are refined; see tiles_for()
+  bool mirrors = false;   ///< refine fields with Trained::over_mirrors()
   std::int64_t last = 0;  ///< of a forecast: so many of the last test frames; 0: all
   std::string configs;    ///< of a potential: see EvaluateAtomsOptions
   std::string output;
@@ -28,6 +29,7 @@ struct PredictOptions {
   std::string output;  ///< NetCDF file or Zarr store; a picture of the same name with .png is
                        ///< written beside it
   std::int64_t tile = 0;  ///< as in EvaluateOptions
+  bool mirrors = false;   ///< as in EvaluateOptions
   bool coarsen = false;   ///< refine the block means of the input instead of the input itself
 };
 /// Applies the run's model to a whole file.

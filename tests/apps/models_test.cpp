@@ -1,4 +1,5 @@
 // ranks: none
+#include <algorithm>
 #include <regex>
 
 #include "program.hpp"
@@ -201,6 +202,49 @@ TEST_CASE("tiles make what the whole makes, away from their edges") {
   REQUIRE(in_tiles.code == 0);
   const Outcome at_once = tessera(at, 0, {"evaluate", at / "run"});
   CHECK(at_once.output == in_tiles.output);
+}
+
+TEST_CASE("the answer over mirror images turns with the field") {
+  const TemporaryFolder at;
+  REQUIRE(tessera(at, 0, train(at, "run")).code == 0);
+  std::vector<double> field = values_of(at.data(), "relief");
+  constexpr std::int64_t kRows = 48, kColumns = 96;
+  field.resize(kRows * kColumns);  // that which whole blocks cover
+  std::reverse(field.begin(), field.end());
+  io::NetcdfDimension lat = {.name = "lat", .size = kRows};
+  io::NetcdfDimension lon = {.name = "lon", .size = kColumns};
+  for (std::int64_t i = 0; i < kRows; ++i) lat.coordinates.push_back(double(i));
+  for (std::int64_t i = 0; i < kColumns; ++i) lon.coordinates.push_back(3.75 * double(i));
+  lon.attributes["units"] = std::string("degrees_east");
+  io::NetcdfWriter writer(
+      at / "turned.nc", {lat, lon},
+      {{.name = "relief", .dims = {"lat", "lon"}, .dtype = DType::kFloat64, .attributes = {}}});
+  writer.write_box("relief", Box::whole({kRows, kColumns}),
+                   View::dense(field.data(), DType::kFloat64, {kRows, kColumns}));
+  writer.commit();
+
+  const auto predict = [&](int ranks, const std::string& file, const Words& more) {
+    Words words = {"predict", at / "run", "--coarsen", "--input", file, "--output", at / "y.nc"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = tessera(at, ranks, words);
+    INFO(o.output);
+    REQUIRE(o.code == 0);
+    return values_of(at / "y.nc", "relief");
+  };
+  const std::vector<double> plain = predict(0, at.data(), {});
+  const std::vector<double> mean = predict(0, at.data(), {"--mirrors"});
+  const double apart = largest_difference(plain, mean);
+  CHECK(apart > 1e-2);
+  CHECK(largest_difference(predict(4, at.data(), {"--mirrors", "--mesh", "h=2,w=2"}), mean) <
+        1e-4 * apart + 1e-3);
+  std::vector<double> turned = predict(3, at / "turned.nc", {"--mirrors", "--mesh", "w=3"});
+  std::reverse(turned.begin(), turned.end());
+  CHECK(largest_difference(turned, mean) < 1e-2 * apart + 1e-3);
+
+  const Outcome one = tessera(at, 0, {"evaluate", at / "run", "--mirrors"});
+  CHECK(read_file(at / "run/evaluation.json").find("\"mirrors\": true") != std::string::npos);
+  CHECK(tessera(at, 2, {"evaluate", at / "run", "--mirrors"}).output == one.output);
+  CHECK(tessera(at, 0, {"evaluate", at / "run"}).output != one.output);
 }
 
 TEST_CASE(

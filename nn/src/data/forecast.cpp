@@ -18,7 +18,8 @@ std::vector<GridField> open_fields(const ForecastOptions& o) {
   const io::FieldReader& reader = *file;
   if (names.empty()) {
     for (const io::FieldVariable& v : reader.variables())
-      if (v.numeric && v.shape.size() >= 2 && io::find_dimension(v.dims, o.time) >= 0) names.push_back(v.name);
+      if (v.numeric && v.shape.size() >= 2 && io::find_dimension(v.dims, o.time) >= 0)
+        names.push_back(v.name);
   }
   std::vector<GridField> fields;
   for (const std::string& name : names) {
