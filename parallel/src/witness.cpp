@@ -232,6 +232,9 @@ class Line {
     report.add(
         "  Signal 9 comes from a person, from the launcher, or from the system when memory runs "
         "out.\n");
+  } else if (status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) {
+    report.add(
+        "  Signal 15 comes from a person, or from the launcher when another process has ended.\n");
   }
   end_job(report, rank);
 }

@@ -241,7 +241,7 @@ class FaultTest {
 
   /// Before the training has begun and after its end, processes come and go one by one, and the
   /// launcher's own words may be all that there is; of a process killed before it has reached MPI
-  /// the launcher sometimes says nothing.
+  /// the launcher sometimes says nothing, or ends the other one, which is then reported.
   void check_report(const Outcome& o, Fault fault, int rank, bool begun, bool finished) const {
     CHECK(o.count("tessera: ") <= 1);
     if (begun && !finished) {
@@ -254,7 +254,8 @@ class FaultTest {
     if (fault == Fault::kThrow && o.says("(rank " + std::to_string(rank) + ")")) return;
     if (!begun || finished) {
       CHECK((o.says(process) || o.says("MPI; one of them is stopped or gone") ||
-             o.says("BAD TERMINATION") || (!begun && fault == Fault::kKill && o.output.empty())));
+             o.says("BAD TERMINATION") || o.says("Signal 15 comes from") ||
+             (!begun && fault == Fault::kKill && o.output.empty())));
       return;
     }
     CHECK(o.says(" #"));  // a call with its number
