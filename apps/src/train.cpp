@@ -168,13 +168,16 @@ int train(RunSettings& settings, const TrainOptions& options) {
     const auto forward = [&] { return task->loss(settings, model(batch.input), batch); };
     const Tensor loss = in_phase("forward", forward);
     in_phase("backward", [&] { backward(loss); });
+    const double lr = schedule(state.step);
+    std::optional<double> grad_norm;  // before clipping
     const bool good = in_phase("optimizer", [&] {
       finish_gradients();
       const double value = loss.item();
       if (!reporter.uncounted([&] { return guard.passes(state.step, value, forward); }))
         return false;
-      if (settings.clip > 0.0) optim::clip_grad_norm(network.parameters(), settings.clip);
-      optimizer.set_lr(schedule(state.step));
+      if (settings.clip > 0.0)
+        grad_norm = optim::clip_grad_norm(network.parameters(), settings.clip);
+      optimizer.set_lr(lr);
       optimizer.step();
       if (ema) ema->update();
       return true;
@@ -188,7 +191,9 @@ int train(RunSettings& settings, const TrainOptions& options) {
                                                                {"loss", value},
                                                                {"seconds", seconds},
                                                                {"peak_bytes", report.peak_bytes},
-                                                               {"comm_bytes", report.comm_bytes}};
+                                                               {"comm_bytes", report.comm_bytes},
+                                                               {"lr", lr}};
+    if (grad_norm) line.emplace_back("grad_norm", *grad_norm);
     if (!good) line.emplace_back("skipped", guard.skipped());
     metrics->write(line);
     profiler.end_step();

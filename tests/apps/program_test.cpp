@@ -23,6 +23,17 @@ TEST_CASE("training gives the same losses on any mesh; evaluation and prediction
     CHECK(std::filesystem::file_size(at / "one" + "/" + file) > 100);
   }
 
+  // 6 steps of a warm-up of 50.
+  const auto one = io::read_json_lines(at / "one/metrics.jsonl", {"lr", "grad_norm"});
+  const auto on_two = io::read_json_lines(at / "on-h=2/metrics.jsonl", {"lr", "grad_norm"});
+  REQUIRE(one[1].size() == 6);
+  for (std::size_t step = 0; step < 6; ++step) {
+    CHECK(one[0][step] == Approx(1e-2 * double(step + 1) / 50.0));
+    CHECK(one[1][step] > 0.0);
+    CHECK(on_two[0][step] == one[0][step]);
+    CHECK(on_two[1][step] == Approx(one[1][step]).epsilon(1e-3));
+  }
+
   const Outcome evaluated = tessera(at, 3, {"evaluate", at / "on-h=2", "--mesh", "w=3"});
   INFO(evaluated.output);
   REQUIRE(evaluated.code == 0);
