@@ -5,6 +5,7 @@
 #include <iostream>
 #include <random>
 
+#include "io/shard_index.hpp"
 #include "snapshot_support.hpp"
 #include "support/op_test.hpp"
 
@@ -117,6 +118,34 @@ TEST_CASE("files that are missing, exchanged or of another checkpoint are notice
   fs::remove_all(damaged.newest(), ignored);
   std::ofstream(damaged.newest()) << "a file";
   damaged.check();
+}
+
+TEST_CASE("an index whose parts do not make the tensor is refused") {
+  io::ShardIndex index;
+  for (int rank = 0; rank < 2; ++rank) index.files.push_back({.rank = rank, .bytes = 8});
+  io::ShardedTensor& x = index.tensors.emplace_back();
+  x.name = "x";
+  x.shape = {4, 3};
+  const auto fits = [&](const std::vector<io::ShardPart>& parts) {
+    x.parts = parts;
+    const std::string text = io::format_index(index);
+    if (io::parts_cover(x))
+      return io::parse_index("x", text).tensors[0].parts.size() == parts.size();
+    CHECK_THROWS_WITH(io::parse_index("x", text), Catch::Contains("do not make the tensor"));
+    return false;
+  };
+  const io::ShardPart low = {.rank = 0, .box = Box({0, 0}, {2, 3})};
+  const io::ShardPart high = {.rank = 1, .box = Box({2, 0}, {4, 3})};
+  CHECK(fits({low, high}));
+  CHECK(fits({high, low}));
+  CHECK(!fits({low}));
+  CHECK(!fits({}));
+  CHECK(!fits({low, {.rank = 1, .box = Box({3, 0}, {4, 3})}}));
+  CHECK(!fits({low, high, {.rank = 1, .box = Box({0, 0}, {1, 1})}}));
+  CHECK(!fits({low, {.rank = 1, .box = Box({2, 0}, {5, 3})}}));
+  CHECK(!fits({low, {.rank = 1, .box = Box({2}, {4})}}));
+  x.shape = {0, 3};
+  CHECK(fits({}));
 }
 
 TEST_CASE("when all are damaged that is an error; what is no checkpoint is passed by") {

@@ -237,6 +237,9 @@ TEST_CASE("several ranks write one file") {
   CHECK(dir.list() == std::vector<std::string>{"a"});
   const io::SafetensorsReader reader(dir / "a");
   const Tensor x = reader.read("x", Layout::replicated(Mesh::self(), shape), DType::kFloat64);
+  for (const Shape& other : {Shape{5, 7}, Shape{35}, Shape{7, 4}})
+    CHECK_THROWS_WITH(reader.read("x", Layout::replicated(Mesh::self(), other), DType::kFloat64),
+                      Catch::Contains("has shape [7, 5]"));
   for (std::int64_t i = 0; i < 7; ++i)
     for (std::int64_t j = 0; j < 5; ++j) CHECK(x.at({i, j}) == f(i, j));
   CHECK(reader.read("s", Layout::replicated(Mesh::self(), {})).item() == 42);
@@ -316,6 +319,12 @@ TEST_CASE("damaged headers are refused with the reason") {
            "}";
   };
   REQUIRE(says("{" + tensor("F32", "[2]", "[0,8]") + "}").empty());
+  // Nothing has no bytes.
+  REQUIRE(says(R"({"e":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]},)" +
+               tensor("F32", "[2]", "[0,8]") + "}")
+              .empty());
+  CHECK_THAT(says("{" + tensor("F32", "[0]", "[0,4]") + "}"),
+             Catch::Contains("needs 0 bytes, but claims 4"));
   CHECK_THAT(says("{" + tensor("F32", "[3]", "[0,8]") + "}"),
              Catch::Contains("needs 12 bytes, but claims 8"));
   CHECK_THAT(says("{" + tensor("F32", "[2]", "[4,12]") + "}"),
