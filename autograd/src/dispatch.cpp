@@ -31,6 +31,7 @@ struct Key {
   std::array<DType, kMaxInputs> dtypes{};
   std::uint32_t inputs = 0;
   std::uint32_t arg_bytes = 0;
+  bool backward = false;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
@@ -87,7 +88,7 @@ Ref<Decision> decide(const OpDef& op,
   Problem problem{decision->args.data(), decision->in, dtypes, like, {}};
   op.infer(problem, decision->metas);
   problem.out = decision->metas;
-  decision->placed = choose_placement(op, problem);
+  decision->placed = choose_placement(op, problem, key.backward);
   for (std::size_t i = 0; i < decision->in.size(); ++i)
     decision->moves |= !(decision->in[i] == decision->placed.in[i]);
   if (op.windows != nullptr && decision->placed.run == nullptr && mesh.rank() >= 0) {
@@ -110,8 +111,9 @@ const Ref<Decision>& find_decision(const OpDef& op,
   key.like = like.id();
   key.inputs = static_cast<std::uint32_t>(inputs.size());
   key.arg_bytes = static_cast<std::uint32_t>(args.bytes);
+  key.backward = current_scope().phase == Phase::kBackward;
   Hasher hasher;
-  hasher.add(reinterpret_cast<std::uintptr_t>(&op) ^ (key.like << 32));
+  hasher.add(reinterpret_cast<std::uintptr_t>(&op) ^ (key.like << 32) ^ (key.backward ? 1u : 0u));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) continue;
     key.layouts[i] = inputs[i].layout().id();

@@ -216,101 +216,135 @@ struct Composed {
   AxisMask partial = 0;
   ReduceOp op = ReduceOp::kSum;
 
-  void apply(
-      const char* name, const Role& role, DimSplit split, AxisMask axes, ReduceOp partial_op) {
+  /// What speaks against this role beside those of the groups before; empty: nothing.
+  std::string conflict(const Role& role, ReduceOp partial_op) const {
+    switch (role.kind) {
+      case Role::kReplicate:
+        return {};
+      case Role::kPartial:
+        if (partial == 0 || op == partial_op) return {};
+        return str("a value would be a pending ", name(op), " and ", name(partial_op),
+                   " at once. Call reduced(x) first.");
+      case Role::kShard:
+      case Role::kWindow:
+        if (splits[static_cast<std::size_t>(role.dim)].axes.empty()) return {};
+        return str("two groups of mesh axes would split dimension ", role.dim,
+                   " of one tensor. Call replicate(x) on one of the inputs, or split along one.");
+    }
+    return {};
+  }
+  void apply(const Role& role, DimSplit split, AxisMask axes, ReduceOp partial_op) {
     if (role.kind == Role::kPartial) {
-      if (partial != 0 && op != partial_op) {
-        throw LayoutError(str(name, ": a value would be a pending ", tessera::name(op), " and ",
-                              tessera::name(partial_op), " at once. Call reduced(x) first."));
-      }
       partial |= axes;
       op = partial_op;
     } else if (role.kind != Role::kReplicate) {
-      DimSplit& mine = splits[static_cast<std::size_t>(role.dim)];
-      if (!mine.axes.empty()) {
-        throw LayoutError(
-            str(name, ": two groups of mesh axes would split dimension ", role.dim,
-                " of one tensor. Call replicate(x) on one of the inputs, or split along one."));
-      }
-      mine = std::move(split);
+      splits[static_cast<std::size_t>(role.dim)] = std::move(split);
     }
   }
 };
 
-}  // namespace
-
-Placed choose_placement(const OpDef& op, const Problem& problem) {
-  const Mesh mesh = mesh_of(problem);
-  const std::size_t inputs = problem.in.size();
-  std::vector<Composed> composed(inputs + problem.out.size());
-  for (std::size_t i = 0; i < inputs; ++i) {
-    if (problem.in[i].defined())
-      composed[i].splits.resize(static_cast<std::size_t>(problem.in[i].dims()));
-  }
-  for (std::size_t j = 0; j < problem.out.size(); ++j) {
-    composed[inputs + j].splits.resize(static_cast<std::size_t>(problem.out[j].shape.size()));
+/// The placement of all groups, one after the other.
+class Composition {
+ public:
+  Composition(const OpDef& op, const Problem& problem, bool gathers)
+      : op_(op), problem_(problem), gathers_(gathers), composed_(problem.in.size()) {
+    for (std::size_t i = 0; i < inputs(); ++i)
+      if (problem.in[i].defined())
+        composed_[i].splits.resize(static_cast<std::size_t>(problem.in[i].dims()));
+    for (const OutputMeta& out : problem.out)
+      composed_.emplace_back().splits.resize(static_cast<std::size_t>(out.shape.size()));
   }
 
-  Placed placed;
-  for (const AxisGroup& group : find_groups(problem)) {
+  void add(const AxisGroup& group) {
     std::vector<Signature> legal;
-    if (op.signatures != nullptr) op.signatures(problem, group, legal);
+    if (op_.signatures != nullptr) op_.signatures(problem_, group, legal);
     // All-replicated is always legal; its driver is any tensor, so it needs no check.
     Signature replicated;
-    replicated.in.assign(inputs, replicate_role());
-    replicated.out.assign(problem.out.size(), replicate_role());
+    replicated.in.assign(inputs(), replicate_role());
+    replicated.out.assign(problem_.out.size(), replicate_role());
     // A gradient that has to be whole on every rank may gather what it is made of.
-    const bool whole = problem.like.defined() && !(problem.like.split_axes() & group.axes);
-    if (whole) replicated.may_gather = ~0u;
+    const Layout& like = problem_.like;
+    if (like.defined() && !(like.split_axes() & group.axes)) replicated.may_gather = ~0u;
 
     const Signature* best = nullptr;
     double best_cost = kForbidden;
     for (const Signature& signature : legal) {
-      Candidate candidate(problem, group, signature);
+      Candidate candidate(problem_, group, signature);
       if (!candidate.eligible()) continue;
       const double cost = candidate.cost();
-      if (cost < best_cost) {
-        best = &signature;
-        best_cost = cost;
-      }
+      if (cost >= best_cost || (gathers_ && !conflict(group, signature).empty())) continue;
+      best = &signature;
+      best_cost = cost;
     }
-    if (Candidate(problem, group, replicated).cost() < best_cost) best = &replicated;
-    if (best == nullptr) no_placement(op, problem, group);
+    if (Candidate(problem_, group, replicated).cost() < best_cost || (gathers_ && best == nullptr))
+      best = &replicated;
+    if (best == nullptr) no_placement(op_, problem_, group);
+    if (const std::string text = conflict(group, *best); !text.empty())
+      throw LayoutError(str(op_.name, ": ", text));
 
-    Candidate chosen(problem, group, *best);
+    Candidate chosen(problem_, group, *best);
     if (best != &replicated) chosen.eligible();
-    for (std::size_t t = 0; t < composed.size(); ++t) {
-      if (t < inputs && !problem.in[t].defined()) continue;
-      const Role role = t < inputs ? best->in[t] : best->out[t - inputs];
-      if (t < inputs && role.kind == Role::kWindow &&
-          state_of(problem.in[t], group.axes).kind == State::kReplicate) {
-        continue;  // every rank has all rows of its window already
-      }
-      composed[t].apply(op.name, role, chosen.split_of(static_cast<int>(t)), group.axes,
-                        best->partial_op);
-    }
+    for (std::size_t t = 0; t < composed_.size(); ++t)
+      if (counts(group, *best, t))
+        composed_[t].apply(role(*best, t), chosen.split_of(static_cast<int>(t)), group.axes,
+                           best->partial_op);
     if (best->run != nullptr) {
-      if (placed.run != nullptr && placed.run != best->run) {
-        throw LayoutError(str(op.name, ": two algorithms would be needed on mesh ", mesh.str(),
-                              ". Split along one group of axes only."));
-      }
-      placed.run = best->run;
-      placed.run_axes |= group.axes;
+      placed_.run = best->run;
+      placed_.run_axes |= group.axes;
     }
   }
 
-  for (std::size_t i = 0; i < inputs; ++i) {
-    placed.in.push_back(problem.in[i].defined() ? Layout::make(mesh, problem.in[i].shape(),
-                                                               std::move(composed[i].splits),
-                                                               composed[i].partial, composed[i].op)
-                                                : Layout());
+  Placed placed(const Mesh& mesh) && {
+    for (std::size_t i = 0; i < inputs(); ++i) {
+      const Layout& given = problem_.in[i];
+      placed_.in.push_back(given.defined() ? layout(mesh, given.shape(), composed_[i]) : Layout());
+    }
+    for (std::size_t j = 0; j < problem_.out.size(); ++j)
+      placed_.out.push_back(layout(mesh, problem_.out[j].shape, composed_[inputs() + j]));
+    return std::move(placed_);
   }
-  for (std::size_t j = 0; j < problem.out.size(); ++j) {
-    Composed& c = composed[inputs + j];
-    placed.out.push_back(
-        Layout::make(mesh, problem.out[j].shape, std::move(c.splits), c.partial, c.op));
+
+ private:
+  std::size_t inputs() const { return problem_.in.size(); }
+  const Role& role(const Signature& signature, std::size_t t) const {
+    return t < inputs() ? signature.in[t] : signature.out[t - inputs()];
   }
-  return placed;
+  /// Whether the signature says anything of tensor `t`, inputs first.
+  bool counts(const AxisGroup& group, const Signature& signature, std::size_t t) const {
+    if (t >= inputs()) return true;
+    if (!problem_.in[t].defined()) return false;
+    // Every rank has all rows of the window already.
+    return role(signature, t).kind != Role::kWindow ||
+           state_of(problem_.in[t], group.axes).kind != State::kReplicate;
+  }
+  std::string conflict(const AxisGroup& group, const Signature& signature) const {
+    for (std::size_t t = 0; t < composed_.size(); ++t) {
+      if (!counts(group, signature, t)) continue;
+      std::string text = composed_[t].conflict(role(signature, t), signature.partial_op);
+      if (!text.empty()) return text;
+    }
+    if (signature.run == nullptr || placed_.run == nullptr || signature.run == placed_.run)
+      return {};
+    return str("two algorithms would be needed on mesh ", group.mesh.str(),
+               ". Split along one group of axes only.");
+  }
+  static Layout layout(const Mesh& mesh, const Shape& shape, Composed& c) {
+    return Layout::make(mesh, shape, std::move(c.splits), c.partial, c.op);
+  }
+
+  const OpDef& op_;
+  const Problem& problem_;
+  const bool gathers_;
+  std::vector<Composed> composed_;  // of the inputs, then of the outputs
+  Placed placed_;
+};
+
+}  // namespace
+
+Placed choose_placement(const OpDef& op, const Problem& problem, bool gathers) {
+  Composition all(op, problem, gathers);
+  for (const AxisGroup& group : find_groups(problem)) all.add(group);
+  return std::move(all).placed(mesh_of(problem));
 }
 
 }  // namespace tessera

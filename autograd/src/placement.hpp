@@ -18,8 +18,9 @@ struct Placed {
 /// metadata.
 ///
 /// Cost = bytes that redistribution of the inputs brings to the busiest rank + the reduction of the
-/// Partial values made; the first of equals. Throws LayoutError naming all layouts when nothing
-/// fits.
-Placed choose_placement(const OpDef& op, const Problem& problem);
+/// Partial values made; the first of equals. Where nothing fits it throws LayoutError naming all
+/// layouts; with `gathers` it takes what does fit, at worst whole inputs: in backward, where nobody
+/// can place anything, what has a value has gradients.
+Placed choose_placement(const OpDef& op, const Problem& problem, bool gathers);
 
 }  // namespace tessera

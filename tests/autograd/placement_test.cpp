@@ -7,6 +7,7 @@
 #include <tessera/autograd/ops/norm.hpp>
 #include <tessera/autograd/ops/reduce.hpp>
 #include <tessera/autograd/ops/shape.hpp>
+#include <tessera/core/scope.hpp>
 
 #include "support/op_test.hpp"
 
@@ -97,6 +98,17 @@ TEST_CASE("reductions, norms and views") {
   expect("[24/a]", 0, [] { return reshape(made({4, 6}, 0), {24}); });
   expect("error", 0, [] { return reshape(made({4, 6}, 1), {24}); });
   expect("[6/a, 4]", 0, [] { return permute(made({4, 6}, 1), {1, 0}); });
+}
+
+TEST_CASE("in backward what fits no placement is gathered") {
+  const Tensor x = made({100, 8}, 0), w = made({6, 8}, 0);
+  for (int again = 0; again < 2; ++again) {
+    expect("error", 0, [&] { return linear(x, w); });
+    const PhaseScope phase(Phase::kBackward);
+    expect("[100, 6]", (100 + 6) * 8 * 8, [&] { return linear(x, w); });
+    expect("[24]", 24 * 8, [] { return reshape(made({4, 6}, 1), {24}); });
+    expect("[24/a]", 0, [] { return reshape(made({4, 6}, 0), {24}); });
+  }
 }
 
 }  // namespace
