@@ -61,7 +61,7 @@ class AtomsBench : public BenchModel {
     settings_.clip_grad = 0.0;
     settings_.ema = false;
     workload_ =
-        atoms_workload(settings_, {c.domain.begin(), c.domain.end()}, Update::kAdamW)(c.mesh);
+        atoms_workload(settings_, {c.domain.begin(), c.domain.end()}, Update::kTraining)(c.mesh);
   }
 
   std::int64_t parameter_count() override { return workload_->model().parameter_count(); }

@@ -31,7 +31,7 @@ class Model {
         .command = "train " + name,
         .size = domain(),
         .make = [this](const StepCosts::Size& size,
-                       const Spread& spread) { return make(size, Update::kAdamW, spread); },
+                       const Spread& spread) { return make(size, Update::kTraining, spread); },
         .axes = axes(static_cast<int>(domain().size())),
         .batch = batch(),
         .most_elements = most_elements(),
@@ -194,7 +194,7 @@ int run_plan(Model& model, const std::string& name, PlanOptions o) {
                          ", or start as many processes as ranks."));
   }
   if (!several && !o.check) {
-    plan(model.workload(Update::kAdamW), o.one);
+    plan(model.workload(Update::kTraining), o.one);
     return 0;
   }
   if (!o.several.memory.empty()) parse_bytes(o.several.memory);
@@ -214,7 +214,8 @@ int run_plan(Model& model, const std::string& name, PlanOptions o) {
   return check_plan(planned.make(planned.size, choice.spread), choice.axes, costs, network);
 }
 
-const std::map<std::string, Update> kUpdates = {{"adamw", Update::kAdamW}, {"sgd", Update::kSgd}};
+const std::map<std::string, Update> kUpdates = {{"training", Update::kTraining},
+                                                {"sgd", Update::kSgd}};
 
 }  // namespace
 
@@ -260,7 +261,7 @@ void add_compare(CLI::App& program, Command& chosen) {
                      "Difference over largest magnitude of a tensor that is rounding; 0: by "
                      "element type, 1e-3 for f32, 1e-9 for f64.")
         ->capture_default_str();
-    command->add_option("--optimizer", *update, "How the weights change.")
+    command->add_option("--optimizer", *update, "How the weights change: as in training, or SGD.")
         ->transform(CLI::CheckedTransformer(kUpdates));
     command->callback([=, model = model, &chosen] {
       chosen = [=, model = model] {

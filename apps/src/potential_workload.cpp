@@ -67,7 +67,10 @@ class AtomsWorkload : public nn::Workload {
     graph_ = nn::batch_graph(structures, mesh, batch_options(mesh, model_.options().r_max));
     labels_ = nn::batch_labels(structures, graph_);
     if (!dry_run()) number_rows();
-    updater_.emplace(model_.parameters(), update, optimizer_options(settings), settings.clip_grad,
+    const optim::AdamWOptions adamw = optimizer_options(settings);
+    updater_.emplace(model_.parameters(), update,
+                     std::make_unique<optim::AdamW>(model_.parameters(), adamw), adamw.weight_decay,
+                     settings.clip_grad,
                      settings.ema ? std::optional(settings.ema_decay) : std::nullopt);
   }
 

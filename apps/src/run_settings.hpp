@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <tessera/nn/io/settings.hpp>
+#include <tessera/nn/optim.hpp>
 #include <vector>
 
 #include "network.hpp"
@@ -27,6 +28,8 @@ struct RunSettings {
   double lr = 2e-3;
   double final_lr = 0.0;
   std::int64_t warmup = 50;
+  std::string optimizer = "adamw";
+  double momentum = 0.9;
   double weight_decay = 0.0;
   double clip = 1.0;
   std::string on_nan = "stop";
@@ -44,6 +47,8 @@ struct RunSettings {
   void declare(io::Settings& settings);
 
   DType dtype() const;
+  std::unique_ptr<optim::Optimizer> make_optimizer(
+      const std::vector<nn::Parameter>& parameters) const;
   Spread spread() const { return {shard, tensor}; }
 };
 

@@ -111,8 +111,8 @@ int train(RunSettings& settings, const TrainOptions& options) {
   Model model(settings, task->transform(), mesh);
   model.spread(settings.spread(), mesh);
   nn::Module& network = model.network();
-  optim::AdamW optimizer(network.parameters(),
-                         {.lr = settings.lr, .weight_decay = settings.weight_decay});
+  const auto made = settings.make_optimizer(network.parameters());
+  optim::Optimizer& optimizer = *made;
   std::optional<optim::Ema> ema;
   if (settings.ema > 0.0)
     ema.emplace(network.parameters(), optim::EmaOptions{.decay = settings.ema});

@@ -18,8 +18,8 @@ class TaskWorkload : public nn::Workload {
         model_(settings, task_->transform(), mesh) {
     model_.spread(spread, mesh);
     task_->place(mesh, model_.total_stride());
-    updater_.emplace(model_.network().parameters(), update,
-                     optim::AdamWOptions{.lr = settings.lr, .weight_decay = settings.weight_decay},
+    const auto parameters = model_.network().parameters();
+    updater_.emplace(parameters, update, settings.make_optimizer(parameters), settings.weight_decay,
                      settings.clip,
                      settings.ema > 0.0 ? std::optional(settings.ema) : std::nullopt);
   }
@@ -45,17 +45,17 @@ class TaskWorkload : public nn::Workload {
 
 Updater::Updater(std::vector<nn::Parameter> parameters,
                  Update update,
-                 const optim::AdamWOptions& adamw,
+                 std::unique_ptr<optim::Optimizer> training,
+                 double weight_decay,
                  double clip,
                  std::optional<double> average_decay)
-    : parameters_(std::move(parameters)), clip_(clip) {
-  if (update == Update::kAdamW) {
-    optimizer_ = std::make_unique<optim::AdamW>(parameters_, adamw);
+    : parameters_(std::move(parameters)), optimizer_(std::move(training)), clip_(clip) {
+  if (update == Update::kTraining) {
     if (average_decay) average_.emplace(parameters_, optim::EmaOptions{.decay = *average_decay});
   } else {
     optimizer_ = std::make_unique<optim::Sgd>(
         parameters_,
-        optim::SgdOptions{.lr = adamw.lr, .momentum = 0.9, .weight_decay = adamw.weight_decay});
+        optim::SgdOptions{.lr = optimizer_->lr(), .momentum = 0.9, .weight_decay = weight_decay});
   }
 }
 

@@ -13,7 +13,7 @@ namespace tessera::app {
 
 /// How a workload changes its parameters.
 enum class Update : std::uint8_t {
-  kAdamW,  ///< as training does, with an average of the weights
+  kTraining,  ///< as the settings say, with an average of the weights
   /// Momentum 0.9. For comparisons: AdamW divides a gradient by its own size, so that rounding of
   /// one that should be zero becomes a step as long as any other.
   kSgd
@@ -22,11 +22,12 @@ enum class Update : std::uint8_t {
 /// Changes the parameters of a workload.
 class Updater {
  public:
-  /// AdamW as given, with an average of the weights of this decay if any; or SGD with its rate and
-  /// weight decay.
+  /// `training` with an average of the weights of this decay if any; or SGD with its rate and
+  /// `weight_decay`.
   Updater(std::vector<nn::Parameter> parameters,
           Update update,
-          const optim::AdamWOptions& adamw,
+          std::unique_ptr<optim::Optimizer> training,
+          double weight_decay,
           double clip,
           std::optional<double> average_decay);
   void step();

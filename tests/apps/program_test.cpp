@@ -81,6 +81,40 @@ TEST_CASE("a training that a signal stopped goes on as if nothing had happened")
   CHECK(read_file(at / "parts/model.safetensors") == read_file(at / "whole/model.safetensors"));
 }
 
+TEST_CASE("a training with any optimiser is alike on any mesh, is planned and goes on") {
+  const TemporaryFolder at;
+  const std::string o = GENERATE("adam", "sgd", "rmsprop", "adagrad", "lion", "lamb", "muon");
+  const Words more = {"--optimizer",    o,
+                      "--lr",           o == "sgd" ? "0.5" : "1e-3",
+                      "--final-lr",     o == "sgd" ? "0.5" : "1e-3",
+                      "--warmup",       "0",
+                      "--weight-decay", "0.01"};
+  const auto with = [&](Words words) {
+    words.insert(words.begin(), more.begin(), more.end());
+    return words;
+  };
+  REQUIRE(tessera(at, 0, train(at, "one", more)).code == 0);
+  const std::vector<double> one = losses(at, "one");
+  CHECK(one.back() < one.front());
+  REQUIRE(tessera(at, 2, train(at, "two", with({"--mesh", "h=2", "--shard", "zero1"}))).code == 0);
+  const std::vector<double> two = losses(at, "two");
+  REQUIRE(two.size() == one.size());
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK(two[i] == Approx(one[i]).epsilon(1e-3));
+
+  REQUIRE(tessera(at, 0, train(at, "parts", with({"--steps", "3"}))).code == 0);
+  REQUIRE(
+      tessera(at, 0, {"train", "unet", "--resume", "--steps", "6", "--out", at / "parts"}).code ==
+      0);
+  CHECK(losses(at, "parts") == one);
+
+  // A plan has room for clipping, which these steps do not need.
+  const Outcome checked = tessera(at, 2,
+                                  {"plan", "unet", "--config", at / "one/config.toml", "--clip",
+                                   "0", "--size", "32,32", "--mesh", "h=2", "--check"});
+  INFO(checked.output);
+  CHECK(checked.code == 0);
+}
+
 TEST_CASE("a training goes on with other numbers of processes") {
   const TemporaryFolder at;
   const Words more = {"--checkpoint-every", "2", "--keep", "3"};
