@@ -72,6 +72,11 @@ Tensor detail_filter(int dims, const Mesh& mesh, DType dtype) {
       dtype);
 }
 
+nn::Init head_init(const FieldOutput& o, bool zero_head) {
+  const bool correction = o.input_skip != InputSkip::kNone || zero_head;
+  return correction ? nn::init::zeros() : nn::Init{};
+}
+
 void check_field_input(const char* model, const Tensor& x, int dims, std::int64_t in_channels) {
   if (x.dims() == dims + 2 && x.size(-1) == in_channels) return;
   throw ShapeError(str(model, ": input ", x.shape(), " does not fit ", dims,

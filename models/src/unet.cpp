@@ -5,14 +5,11 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/unet.hpp>
 #include <tessera/nn/encodings.hpp>
-#include <tessera/nn/tensor_parallel.hpp>
 
 namespace tessera::models {
 namespace {
 
 using Down = UNetOptions::Down;
-using Up = UNetOptions::Up;
-using InputSkip = UNetOptions::InputSkip;
 
 FieldOutput output_of(const UNetOptions& o) {
   return {.upscale = o.upscale, .input_skip = o.input_skip, .conserve_means = o.conserve_means};
@@ -42,52 +39,29 @@ std::int64_t channels(const UNetOptions& o, std::size_t level) {
   return o.base * o.multipliers[level];
 }
 
-nn::Conv block_conv(
-    std::int64_t in, std::int64_t out, const UNetOptions& o, const Mesh& mesh, DType dtype) {
-  return nn::Conv({.dims = o.dims, .in = in, .out = out, .kernel = {o.kernel}, .edges = o.edges},
-                  mesh, dtype);
-}
-
-nn::Conv pointwise(
-    std::int64_t in, std::int64_t out, const UNetOptions& o, const Mesh& mesh, DType dtype) {
-  return nn::Conv({.dims = o.dims, .in = in, .out = out, .kernel = {1}}, mesh, dtype);
-}
-
-std::optional<nn::GroupNorm> norm_act(std::int64_t channels,
-                                      const UNetOptions& o,
-                                      const Mesh& mesh,
-                                      DType dtype) {
-  if (o.norm_groups == 0) return std::nullopt;
-  return nn::GroupNorm({.groups = o.norm_groups, .channels = channels, .activation = o.activation},
-                       mesh, dtype);
+ResidualOptions residual_of(const UNetOptions& o) {
+  return {.dims = o.dims,
+          .kernel = o.kernel,
+          .norm_groups = o.norm_groups,
+          .activation = o.activation,
+          .dropout = o.dropout,
+          .edges = o.edges};
 }
 
 std::unique_ptr<nn::Layer> make_stem(const UNetOptions& o, const Mesh& mesh, DType dtype) {
   const std::int64_t in = o.in_channels * (o.detail_scale > 0.0 ? 2 : 1);
   if (o.patch == 1)
-    return std::make_unique<nn::Conv>(block_conv(in, channels(o, 0), o, mesh, dtype));
+    return std::make_unique<nn::Conv>(same_conv(in, channels(o, 0), residual_of(o), mesh, dtype));
   return std::make_unique<nn::PatchEmbed>(
       nn::PatchOptions{.dims = o.dims, .in = in, .out = channels(o, 0), .patch = {o.patch}}, mesh,
       dtype);
 }
 
-/// Zero weights where the output is a correction: training starts from the interpolation.
-nn::Init head_init(const UNetOptions& o) {
-  const bool correction = o.input_skip != InputSkip::kNone || o.zero_head;
-  return correction ? nn::init::zeros() : nn::Init{};
-}
-
 nn::Conv head_conv(const UNetOptions& o, const Mesh& mesh, DType dtype) {
   std::int64_t out = o.out_channels;
   for (int d = 0; d < o.dims; ++d) out *= o.upscale;
-  return nn::Conv({.dims = o.dims,
-                   .in = channels(o, 0),
-                   .out = out,
-                   .kernel = {o.kernel},
-                   .edges = o.edges,
-                   .weight_init = head_init(o),
-                   .bias_init = head_init(o)},
-                  mesh, dtype);
+  return same_conv(channels(o, 0), out, residual_of(o), mesh, dtype,
+                   head_init(output_of(o), o.zero_head));
 }
 
 nn::TransformerBlockOptions attention_of(const UNetOptions& o) {
@@ -102,42 +76,7 @@ nn::TransformerBlockOptions attention_of(const UNetOptions& o) {
   return block;
 }
 
-Dims domain_of(const Tensor& x) {
-  Dims size;
-  for (int d = 1; d + 1 < x.dims(); ++d) size.push_back(x.size(d));
-  return size;
-}
-
 }  // namespace
-
-ResidualBlock::ResidualBlock(
-    std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype)
-    : activation_(options.activation),
-      norm1_(norm_act(in, options, mesh, dtype)),
-      norm2_(norm_act(out, options, mesh, dtype)),
-      conv1_(block_conv(in, out, options, mesh, dtype)),
-      conv2_(block_conv(out, out, options, mesh, dtype)),
-      dropout_(options.dropout) {
-  if (in != out) shortcut_.emplace(pointwise(in, out, options, mesh, dtype));
-}
-
-void ResidualBlock::fields(nn::Fields& f) {
-  f("norm1", norm1_);
-  f("conv1", conv1_);
-  f("norm2", norm2_);
-  f("dropout", dropout_);
-  f("conv2", conv2_);
-  f("shortcut", shortcut_);
-}
-
-Tensor ResidualBlock::forward(const Tensor& x) const {
-  // The shortcut goes first: its gradient then comes last, and only that of y waits for it.
-  const Tensor carried = shortcut_ ? (*shortcut_)(x) : x;
-  Tensor h = conv1_(nn::gathered_for(norm1_ ? (*norm1_)(x) : x, conv1_.weight));
-  h = norm2_ ? (*norm2_)(h) : activate(h, activation_);
-  h = nn::returned_to(conv2_(dropout_(h)), x);
-  return carried + cast(h, carried.dtype());
-}
 
 UNet::Descent::Descent(
     std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype) {
@@ -158,7 +97,7 @@ UNet::Descent::Descent(
     }
   }
   for (int b = 0; b < options.blocks; ++b) {
-    blocks.emplace_back(b == 0 && pool ? in : out, out, options, mesh, dtype);
+    blocks.emplace_back(b == 0 && pool ? in : out, out, residual_of(options), mesh, dtype);
   }
 }
 
@@ -175,66 +114,34 @@ Tensor UNet::Descent::operator()(const Tensor& x) const {
   return y;
 }
 
-UNet::Ascent::Ascent(
-    std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype) {
-  if (options.up == Up::kTransposed) {
-    transposed.emplace(
-        nn::ConvLayerOptions{
-            .dims = options.dims, .in = in, .out = out, .kernel = {2}, .stride = {2}},
-        mesh, dtype);
-  } else {
-    if (options.up == Up::kLinear) mode = InterpolateMode::kLinear;
-    conv.emplace(pointwise(in, out, options, mesh, dtype));
-  }
-  for (int b = 0; b < options.blocks; ++b) {
-    blocks.emplace_back(b == 0 ? 2 * out : out, out, options, mesh, dtype);
-  }
-}
-
-void UNet::Ascent::fields(nn::Fields& f) {
-  f("transposed", transposed);
-  f("conv", conv);
-  f("blocks", blocks);
-}
-
-Tensor UNet::Ascent::operator()(const Tensor& x, const Tensor& skip) const {
-  const LayerScope scope(scope_name());
-  const Dims size = domain_of(skip);
-  // The 1x1 convolution goes first: it commutes with the interpolation and is cheaper there.
-  const auto finer = [&] {
-    return transposed ? transposed->forward_to(x, size)
-                      : interpolate((*conv)(x), size, {.mode = mode, .like = skip.layout()});
-  };
-  Tensor y = concat({cast(finer(), skip.dtype()), skip}, -1);
-  for (const ResidualBlock& block : blocks) y = block(y);
-  return y;
-}
-
 UNet::UNet(const UNetOptions& options, const Mesh& mesh, DType dtype)
     : options_(checked(options)),
       stem_(make_stem(options, mesh, dtype)),
-      norm_(norm_act(channels(options, 0), options, mesh, dtype)) {
+      norm_(norm_with_activation(channels(options, 0), residual_of(options), mesh, dtype)) {
   for (int b = 0; b < options.blocks; ++b) {
-    blocks_.emplace_back(channels(options, 0), channels(options, 0), options, mesh, dtype);
+    blocks_.emplace_back(channels(options, 0), channels(options, 0), residual_of(options), mesh,
+                         dtype);
   }
   for (std::size_t l = 1; l < options.multipliers.size(); ++l) {
     down_.emplace_back(channels(options, l - 1), channels(options, l), options, mesh, dtype);
   }
   for (std::size_t l = options.multipliers.size() - 1; l > 0; --l) {
-    up_.emplace_back(channels(options, l), channels(options, l - 1), options, mesh, dtype);
+    up_.emplace_back(channels(options, l), channels(options, l - 1), options.up, options.blocks,
+                     residual_of(options), mesh, dtype);
   }
   for (int b = 0; b < options.attention_blocks; ++b)
     attention_.emplace_back(attention_of(options), mesh, dtype);
   if (options.patch == 1) {
     head_.emplace(head_conv(options, mesh, dtype));
   } else {
-    patch_head_.emplace(nn::PatchOptions{.dims = options.dims,
-                                         .in = channels(options, 0),
-                                         .out = options.out_channels,
-                                         .patch = {options.patch * options.upscale},
-                                         .weight_init = head_init(options),
-                                         .bias_init = head_init(options)},
-                        mesh, dtype);
+    patch_head_.emplace(
+        nn::PatchOptions{.dims = options.dims,
+                         .in = channels(options, 0),
+                         .out = options.out_channels,
+                         .patch = {options.patch * options.upscale},
+                         .weight_init = head_init(output_of(options), options.zero_head),
+                         .bias_init = head_init(output_of(options), options.zero_head)},
+        mesh, dtype);
   }
   if (options.detail_scale > 0.0) detail_filter_ = detail_filter(options.dims, mesh, dtype);
   nn::initialize(*this, options.seed);

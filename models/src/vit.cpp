@@ -67,9 +67,7 @@ nn::TransformerBlockOptions block_of(const ViTOptions& o) {
 }
 
 nn::PatchOptions head_of(const ViTOptions& o) {
-  // Zero weights where the output is a correction: training starts from the interpolation.
-  const bool correction = o.input_skip != InputSkip::kNone || o.zero_head;
-  const nn::Init init = correction ? nn::init::zeros() : nn::Init{};
+  const nn::Init init = head_init(output_of(o), o.zero_head);
   nn::PatchOptions head{.dims = o.dims,
                         .in = o.channels,
                         .out = o.out_channels,

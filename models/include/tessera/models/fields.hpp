@@ -35,6 +35,9 @@ Tensor with_details(const Tensor& x,
                     const std::vector<EdgeRule>& edges);
 /// Weights [1, 3..., 1] of "the point minus the mean over 3^dims points".
 Tensor detail_filter(int dims, const Mesh& mesh, DType dtype);
+/// How the layer that makes the output starts: at zero where the output is a correction, of the
+/// added input or (`zero_head`) of something else.
+nn::Init head_init(const FieldOutput& options, bool zero_head);
 /// Throws ShapeError unless x is [N, domain..., in_channels] with `dims` domain dimensions.
 void check_field_input(const char* model, const Tensor& x, int dims, std::int64_t in_channels);
 /// Throws UsageError when what is added to the output has fewer channels than it.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/models/fields.hpp>
+#include <tessera/models/residual.hpp>
 #include <tessera/nn/patches.hpp>
 #include <tessera/nn/pipeline.hpp>
 #include <tessera/nn/transformer.hpp>
@@ -10,7 +11,7 @@ namespace tessera::models {
 /// Options of UNet.
 struct UNetOptions {
   enum class Down : std::uint8_t { kConv, kMaxPool, kAvgPool };
-  enum class Up : std::uint8_t { kTransposed, kLinear, kNearest };
+  using Up = AscentKind;
   using InputSkip = models::InputSkip;
 
   int dims = 2;  ///< domain dimensions, 1 to 3
@@ -27,7 +28,7 @@ struct UNetOptions {
   Activation activation = Activation::kSilu;
   double dropout = 0.0;
   Down down = Down::kConv;  ///< 3^dims convolution of stride 2, or pooling of 2
-  Up up = Up::kTransposed;  ///< 2^dims transposed convolution, or interpolation and 1x1 convolution
+  Up up = Up::kTransposed;  ///< how a level gets finer
   std::int64_t kernel = 3;  ///< of the residual blocks; odd
   /// Transformer blocks on the coarsest level, behind its residual blocks: every point attends to
   /// every other, with rotary positions (Chen et al. 2021, TransUNet).
@@ -49,26 +50,6 @@ struct UNetOptions {
   /// The output starts at zero, as it does with `input_skip`: for targets that are corrections.
   bool zero_head = false;
   std::uint64_t seed = 0;
-};
-
-/// x + conv(act(conv(x))) with group norms before the activations where there are any, then
-/// norm-act-conv twice (He et al. 2016); a 1x1 convolution carries x where the channels change.
-class ResidualBlock : public nn::Layer {
- public:
-  ResidualBlock(
-      std::int64_t in, std::int64_t out, const UNetOptions& options, const Mesh& mesh, DType dtype);
-  void fields(nn::Fields& f) override;
-  Tensor forward(const Tensor& x) const override;
-  std::string describe() const override { return "ResidualBlock"; }
-
- private:
-  Activation activation_;
-  std::optional<nn::GroupNorm> norm1_;
-  std::optional<nn::GroupNorm> norm2_;
-  nn::Conv conv1_;
-  nn::Conv conv2_;
-  nn::Dropout dropout_;
-  std::optional<nn::Conv> shortcut_;
 };
 
 /// U-Net (Ronneberger et al. 2015) of residual blocks, in 1 to 3 domain dimensions:
@@ -107,20 +88,6 @@ class UNet : public nn::Layer {
     std::string describe() const override { return "Descent"; }
     std::optional<nn::Conv> conv;
     std::unique_ptr<nn::Layer> pool;
-    std::vector<ResidualBlock> blocks;
-  };
-  struct Ascent : nn::Module {
-    Ascent(std::int64_t in,
-           std::int64_t out,
-           const UNetOptions& options,
-           const Mesh& mesh,
-           DType dtype);
-    void fields(nn::Fields& f) override;
-    Tensor operator()(const Tensor& x, const Tensor& skip) const;
-    std::string describe() const override { return "Ascent"; }
-    InterpolateMode mode = InterpolateMode::kNearest;
-    std::optional<nn::ConvTranspose> transposed;
-    std::optional<nn::Conv> conv;
     std::vector<ResidualBlock> blocks;
   };
 
