@@ -11,6 +11,8 @@ const std::vector<ModelEntry>& model_entries() {
        128, 3, true},
       {"swin", "Encoder and decoder of attention in shifted windows.", swin_settings, grid_data, 64,
        3, true},
+      {"unetr", "Transformer on patches with a convolutional decoder (UNETR).", unetr_settings,
+       grid_data, 128, 3, true},
       {"forecaster", "Neighbourhood attention for forecasts, conditioned on the season.",
        forecaster_settings, forecast_data, 64, 3},
       {"transolver", "Slice attention for values on the points of unstructured meshes.",

@@ -117,6 +117,7 @@ const ModelEntry& model_entry(const std::string& name);
 std::unique_ptr<NetworkSettings> unet_settings();
 std::unique_ptr<NetworkSettings> vit_settings();
 std::unique_ptr<NetworkSettings> swin_settings();
+std::unique_ptr<NetworkSettings> unetr_settings();
 std::unique_ptr<NetworkSettings> forecaster_settings();
 std::unique_ptr<NetworkSettings> transolver_settings();
 

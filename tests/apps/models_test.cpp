@@ -47,6 +47,12 @@ std::vector<Case> cases() {
       {"vit", false, {"--channels", "16", "--depth", "2", "--heads", "2", "--patch", "2"}},
       {"vit", true, {"--channels", "16", "--depth", "1", "--heads", "2", "--patch", "4"}},
       {"swin", false, {"--channels", "8", "--heads", "2,4", "--window", "2"}},
+      {"unetr",
+       false,
+       {"--channels", "16", "--depth", "2", "--heads", "2", "--levels", "2", "--base", "4"}},
+      {"unetr",
+       true,
+       {"--channels", "16", "--depth", "1", "--heads", "2", "--levels", "1", "--base", "4"}},
       {"forecaster", true, {"--channels", "16", "--depth", "2", "--heads", "2", "--window", "3"}},
   };
 }
@@ -331,6 +337,8 @@ TEST_CASE("plans of every model are what real steps count, and meshes agree with
       {"vit", "--size", "64x48", "--channels", "16", "--depth", "1", "--heads", "2", "--batch",
        "2"},
       {"swin", "--size", "64x64", "--channels", "8", "--heads", "2,4", "--window", "4"},
+      {"unetr", "--size", "64x64", "--channels", "16", "--depth", "2", "--heads", "2", "--levels",
+       "2", "--base", "4"},
       {"forecaster", "--size", "16x24", "--channels", "16", "--depth", "1", "--heads", "2",
        "--season", "12", "--variables", "u,v", "--periodic", "1"},
       {"transolver", "--size", "101", "--channels", "16", "--heads", "2", "--inputs", "a,b"}};
@@ -383,6 +391,8 @@ TEST_CASE("settings of models that do not fit are said once") {
   check(0, with("vit", {"--base", "8"}), "not expected: 8 --base");
   check(2, with("swin", {"--heads", "2"}), "heads");
   check(0, with("swin", {"--window", "0"}), "model.window");
+  check(2, with("unetr", {"--depth", "2", "--levels", "3"}), "3 levels, depth 2");
+  check(0, with("unetr", {"--kernel", "2"}), "kernel 2");
   check(0, {"train", "forecaster", "--data", at.data(), "--task", "refine", "--out", at / "x"},
         "data.task");
   check(0, {"plan", "vit", "--size", "30x32"}, "multiple of data.factor");

@@ -167,12 +167,18 @@ TEST_CASE("crops, patches, attention, all labels as classes; other models segmen
   alike("crops", unet({"--crop", "12", "--batch", "2", "--mirror", "x,z", "--classes", ""}));
   alike("patches", unet({"--patch", "2", "--attention-blocks", "1", "--heads", "2", "--coordinates",
                          "true", "--trim", "false", "--dice", "0"}));
-  Words vit = unet({});
-  vit.resize(static_cast<std::size_t>(std::find(vit.begin(), vit.end(), "--base") - vit.begin()));
-  vit[1] = "vit";
-  vit.insert(vit.end(), {"--channels", "16", "--depth", "1", "--heads", "2", "--patch", "4",
-                         "--precision", "f64", "--batch", "1", "--steps", "4"});
-  alike("vit", vit);
+  const auto transformer = [&](const std::string& model, const Words& more) {
+    Words words = unet({});
+    const auto base = std::find(words.begin(), words.end(), "--base") - words.begin();
+    words.resize(static_cast<std::size_t>(base));
+    words[1] = model;
+    words.insert(words.end(), {"--channels", "16", "--depth", "2", "--heads", "2", "--precision",
+                               "f64", "--batch", "1", "--steps", "4"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  alike("vit", transformer("vit", {"--patch", "4"}));
+  alike("unetr", transformer("unetr", {"--levels", "2", "--base", "4"}));
   const Outcome compared = tessera(
       at, 2,
       {"compare", "unet", "--task", "segment", "--size", "12x8x9", "--mesh", "h=2", "--base", "4",

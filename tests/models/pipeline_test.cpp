@@ -4,6 +4,7 @@
 #include <tessera/autograd/ops/shape.hpp>
 #include <tessera/models/tensor_parallel.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/models/unetr.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/pipeline.hpp>
 #include <tessera/nn/shard.hpp>
@@ -16,6 +17,8 @@ namespace {
 
 using models::UNet;
 using models::UNetOptions;
+using models::Unetr;
+using models::UnetrOptions;
 using models::ViT;
 using models::ViTOptions;
 using parallel::PipelineSchedule;
@@ -231,6 +234,27 @@ TEST_CASE("pipeline: weights may be split within a stage") {
 TEST_CASE("pipeline: a UNet, whose skips travel from stage to stage, trains as on one rank") {
   if (process().count < 8)
     check_all<UNet>(unet_options(), {.input = {8, 12, 9, 1}, .target = {8, 12, 9, 1}});
+}
+
+TEST_CASE("pipeline: a Unetr, whose tokens wait for their level, trains as on one rank") {
+  const UnetrOptions o{.dims = 2,
+                       .levels = 3,
+                       .channels = 8,
+                       .depth = 4,
+                       .heads = 2,
+                       .mlp_ratio = 2,
+                       .base = 2,
+                       .norm_groups = 2,
+                       .dropout = 0.1,
+                       .input_skip = models::InputSkip::kLinear};
+  const Case c{.input = {8, 12, 9, 1}, .target = {8, 12, 9, 1}};
+  const Curve one = on_one_rank<Unetr>(o, c, 4);
+  for (const Mesh& mesh : pipeline_meshes()) {
+    check_pipeline<Unetr>(o, c, one, mesh, {.micro_batches = kMicroBatches});
+    check_pipeline<Unetr>(
+        o, c, one, mesh,
+        {.micro_batches = kMicroBatches, .schedule = PipelineSchedule::kInterleaved, .chunks = 2});
+  }
 }
 
 }  // namespace tessera::test

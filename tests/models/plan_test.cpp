@@ -7,6 +7,7 @@
 #include <tessera/models/forecaster.hpp>
 #include <tessera/models/swin.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/models/unetr.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/averages.hpp>
 #include <tessera/nn/inspect/plan.hpp>
@@ -142,6 +143,16 @@ std::vector<Case> cases() {
        of<models::Swin>(
            models::SwinOptions{.channels = 8, .depths = {2, 2}, .heads = {1, 2}, .window = {4}}),
        {70, 61}},
+      {"Unetr 2-D",
+       of<models::Unetr>(models::UnetrOptions{.levels = 2,
+                                              .channels = 8,
+                                              .depth = 2,
+                                              .heads = 2,
+                                              .base = 4,
+                                              .norm_groups = 2,
+                                              .dropout = 0.1,
+                                              .input_skip = models::InputSkip::kLinear}),
+       {45, 38}},
       {"Forecaster 2-D, circular",
        of<models::Forecaster>(
            models::ForecasterOptions{.channels = 16,

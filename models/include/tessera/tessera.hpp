@@ -47,11 +47,13 @@
 #include <tessera/models/mace_blocks.hpp>
 #include <tessera/models/mace_file.hpp>
 #include <tessera/models/mesh_graph_net.hpp>
+#include <tessera/models/residual.hpp>
 #include <tessera/models/solvers.hpp>
 #include <tessera/models/swin.hpp>
 #include <tessera/models/tensor_parallel.hpp>
 #include <tessera/models/transolver.hpp>
 #include <tessera/models/unet.hpp>
+#include <tessera/models/unetr.hpp>
 #include <tessera/models/vit.hpp>
 #include <tessera/nn/atoms/batches.hpp>
 #include <tessera/nn/atoms/domain.hpp>
