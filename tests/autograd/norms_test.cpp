@@ -211,7 +211,8 @@ OP_TABLE("outer") {
             for_each(y.shape, [&](const Index& i) { y[i] = x[0](i[0]) * x[1](i[1]); });
             return {y};
           },
-          .may_throw = [](const auto& l) { return (l[0].split_axes() & l[1].split_axes()) != 0; }};
+          .may_throw = [](const auto& l) { return (l[0].split_axes() & l[1].split_axes()) != 0; },
+          .terms = 1 /* 5 products of both signs */};
 }
 OP_TABLE("logsumexp") {
   return {.inputs = {uniform({2, n, 3}, -3.0, 3.0)},

@@ -196,12 +196,13 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
     throw ShapeError(str("sum_to: ", shape, " does not stretch to ", x.shape(),
                          ", so it is not what was stretched."));
   }
-  Dims dims;
-  const int extra = x.dims() - shape.size();
-  for (int d = 0; d < x.dims(); ++d)
-    if (d < extra || (shape[d - extra] == 1 && x.shape()[d] != 1)) dims.push_back(d);
-  Tensor kept = dims.empty() ? x : sum(x, dims, true);
-  return extra > 0 ? reshape(kept, shape) : kept;
+  // Leading dimensions go in the sum itself: of several of size 1 a reshape could not say which.
+  Dims leading, stretched;
+  for (int d = 0; d < x.dims() - shape.size(); ++d) leading.push_back(d);
+  const Tensor y = leading.empty() ? x : sum(x, leading);
+  for (int d = 0; d < shape.size(); ++d)
+    if (shape[d] == 1 && y.shape()[d] != 1) stretched.push_back(d);
+  return stretched.empty() ? y : sum(y, stretched, true);
 }
 
 }  // namespace tessera
