@@ -1,4 +1,5 @@
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -115,8 +116,10 @@ const Ref<Decision>& find_decision(const OpDef& op,
   key.backward = current_scope().phase == Phase::kBackward;
   Hasher hasher;
   // By name, not by address: ranks then lose the same decisions at the same calls.
-  hasher.add_bytes(op.name, std::strlen(op.name));
-  hasher.add(key.like * 2 + (key.backward ? 1 : 0));
+  std::uint64_t name = key.backward ? 1 : 0;
+  for (const char* c = op.name; *c != '\0'; ++c)
+    name = std::rotl(name, 7) ^ static_cast<unsigned char>(*c);
+  hasher.add(name ^ (key.like << 32));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) continue;
     key.layouts[i] = inputs[i].layout().id();
