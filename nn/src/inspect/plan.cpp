@@ -309,7 +309,7 @@ Plan plan_step(const std::vector<MeshAxis>& axes,
 }
 
 RankPlan measure_rank(const Mesh& mesh, Workload& workload) {
-  constexpr int kSteps = 3;
+  constexpr int kSteps = 6;
   RankPlan plan{.rank = mesh.rank()};
   MemoryPool& pool = MemoryPool::of({});
   workload.run(0);
