@@ -1,5 +1,4 @@
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -31,9 +30,9 @@ struct Key {
   std::uint64_t like = 0;
   std::array<std::uint64_t, kMaxInputs> layouts{};
   std::array<DType, kMaxInputs> dtypes{};
-  std::uint32_t inputs = 0;
-  std::uint32_t arg_bytes = 0;
+  std::uint16_t inputs = 0;
   bool backward = false;
+  std::uint32_t arg_bytes = 0;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
@@ -111,15 +110,12 @@ const Ref<Decision>& find_decision(const OpDef& op,
   Key key;
   key.op = &op;
   key.like = like.id();
-  key.inputs = static_cast<std::uint32_t>(inputs.size());
+  key.inputs = static_cast<std::uint16_t>(inputs.size());
   key.arg_bytes = static_cast<std::uint32_t>(args.bytes);
   key.backward = current_scope().phase == Phase::kBackward;
   Hasher hasher;
   // By name, not by address: ranks then lose the same decisions at the same calls.
-  std::uint64_t name = key.backward ? 1 : 0;
-  for (const char* c = op.name; *c != '\0'; ++c)
-    name = std::rotl(name, 7) ^ static_cast<unsigned char>(*c);
-  hasher.add(name ^ (key.like << 32));
+  hasher.add(op.name_hash ^ (key.like << 32) ^ (key.backward ? 1u : 0u));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) continue;
     key.layouts[i] = inputs[i].layout().id();

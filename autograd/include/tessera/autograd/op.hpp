@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <span>
@@ -206,6 +208,15 @@ struct OpDef {
   double (*cost)(const LocalCall&) = nullptr;
   /// What a `run` chooses to do on these axes, in a word or two; for plans. `in`: as placed.
   std::string (*variant)(const void* args, std::span<const Layout> in, AxisMask axes) = nullptr;
+
+  /// Of the name, so the same in every process; not to be given.
+  std::uint64_t name_hash = hash_of(name);
+  /// Of a text, at compile time.
+  static constexpr std::uint64_t hash_of(const char* text) {
+    std::uint64_t hash = 0;
+    for (; *text != '\0'; ++text) hash = std::rotl(hash, 7) ^ static_cast<unsigned char>(*text);
+    return hash;
+  }
 };
 
 /// The outputs of one call.
